@@ -32,11 +32,9 @@ from coordinator.records.tasks import (
     update_task,
 )
 from hfmds.domain.administration.events import EventKind
-from hfmds.domain.digest import Digest
 from hfmds.domain.runs import RunState
 from hfmds.domain.tasks import FailureCause, TaskStage
 from hfmds.errors import HfmdsError
-from hfmds.storage.blobs import Blobs
 from hfmds.storage.database import changing, looking, reading
 
 _ALMOST_NEW = 0.9  # a lease with more of its time left is not worth a commit
@@ -47,10 +45,6 @@ class TaskRecords:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-
-    def lease(self, device_id: str, run_id: str, now: float) -> Task | None:
-        """Lease one device's next task (see `lease_each`)."""
-        return self.lease_each([(device_id, run_id)], now)[0]
 
     def lease_each(self, asking: Sequence[tuple[str, str]], now: float) -> list[Task | None]:
         """Lease the next task of each device: the task that it holds, else the oldest assigned.
@@ -118,22 +112,6 @@ class TaskRecords:
         if task.state is not TaskState.ACCEPTED:
             require_pending(task)
         return task
-
-    def accept(
-        self,
-        device_id: str,
-        task_id: str,
-        result: Digest,
-        report: bytes,
-        now: float,
-        blobs: Blobs | None = None,
-    ) -> bool:
-        """Count one result (see `accept_each`); return whether it was accepted before."""
-        handed_in = HandedIn(device_id, task_id, result, report, blobs)
-        (outcome,) = self.accept_each([handed_in], now)
-        if isinstance(outcome, HfmdsError):
-            raise outcome
-        return outcome.already
 
     def accept_each(self, results: Iterable[HandedIn], now: float) -> list[Acceptance | HfmdsError]:
         """Count the results in their order, each once; an error says why one does not count."""

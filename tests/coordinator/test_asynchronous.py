@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coordinator.records.acceptance import HandedIn
 from coordinator.records.states import TaskState
 from hfmds.algorithm.models.building import initial_weights
 from hfmds.algorithm.seeds import derive_seed
@@ -355,8 +356,9 @@ async def test_bytes_that_go_just_before_a_result_is_accepted_are_asked_for_agai
         await bench.create(spec(rounds=1, devices=1, buffer_size=1))
         [a] = await asyncio.gather(*waiting)
         tasks, update = bench.app.tasks, a.weights
-        with pytest.raises(WrongState, match="is not uploaded; upload it, then submit again"):
-            tasks.accept("a", a.task_id, update, b"", 1.0, FolderBlobs(tmp_path / "empty"))
+        empty = FolderBlobs(tmp_path / "empty")
+        (outcome,) = tasks.accept_each([HandedIn("a", a.task_id, update, b"", empty)], 1.0)
+        assert isinstance(outcome, WrongState)
         assert tasks.get("a", a.task_id).state is TaskState.LEASED
 
 

@@ -16,7 +16,7 @@ from hfmds.domain.digest import digest_of
 from hfmds.domain.tasks import FailureCause, LateReason, TaskStage
 from hfmds.errors import InvalidInput, NotFound, TooLate
 from hfmds.storage.database import open_database
-from tests.coordinator.test_states import Records
+from tests.coordinator.records.test_states import Records
 from tests.coordinator.workbench import echo, make_spec, workbench
 from tests.support.databases import database_of
 

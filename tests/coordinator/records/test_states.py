@@ -23,18 +23,18 @@ from coordinator.records.states import (
     TaskState,
 )
 from coordinator.records.tables import Base
-from coordinator.records.tasks import PhaseKey
-from hfmds.domain.digest import digest_of
+from coordinator.records.tasks import PhaseKey, Task
+from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import Traffic
 from hfmds.domain.runs import Round, RunState
 from hfmds.domain.tasks import FailureCause, LateReason
-from hfmds.errors import Conflict, NotAllowed, NotFound, TooLate, WrongState
+from hfmds.errors import Conflict, HfmdsError, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import open_database
 from tests.coordinator.workbench import make_spec
 from tests.support.databases import database_of
 
-PICTURES = Path(__file__).resolve().parents[2] / "docs" / "rounds.md"
+PICTURES = Path(__file__).resolve().parents[3] / "docs" / "rounds.md"
 MACHINES: list[Mapping[enum.Enum, frozenset[enum.Enum]]] = [
     RUN_TRANSITIONS,
     ROUND_TRANSITIONS,
@@ -68,6 +68,27 @@ def test_a_step_that_is_not_in_the_table_is_refused_by_name() -> None:
         require_transition(ROUND_TRANSITIONS, RoundState.TRAINING, RoundState.COMPLETED, "round 3")
 
 
+class SingleTasks(TaskRecords):
+    """Task records that take one device or one result at a time."""
+
+    def lease(self, device_id: str, run_id: str, now: float) -> Task | None:
+        return self.lease_each([(device_id, run_id)], now)[0]
+
+    def accept(
+        self,
+        device_id: str,
+        task_id: str,
+        result: Digest,
+        report: bytes,
+        now: float,
+    ) -> bool:
+        """Count one result; return whether it was accepted before."""
+        (outcome,) = self.accept_each([HandedIn(device_id, task_id, result, report)], now)
+        if isinstance(outcome, HfmdsError):
+            raise outcome
+        return outcome.already
+
+
 class Records:
     """The coordinator's records of one run "run" on a fresh database, in its first round."""
 
@@ -77,7 +98,7 @@ class Records:
         self.runs = RunRecords(self._engine)
         self.rounds = RoundRecords(self._engine)
         self.phases = PhaseRecords(self._engine)
-        self.tasks = TaskRecords(self._engine)
+        self.tasks = SingleTasks(self._engine)
         self.spec = make_spec(rounds=2)
         self.runs.create("run", self.spec, 0.0)
         self.rounds.begin("run", 1, 1.0)

@@ -9,7 +9,7 @@ import pytest
 
 from hfmds.domain.digest import digest_of
 from hfmds.domain.tasks import FailureCause, LateReason
-from tests.coordinator.test_states import Records
+from tests.coordinator.records.test_states import Records
 
 
 @pytest.mark.usefixtures("both_databases")

@@ -22,11 +22,11 @@ from hfmds.domain.tasks import FailureCause, LateReason
 from hfmds.errors import InvalidInput, NotFound, TooLate, WrongState
 from hfmds.event_chain import Event, canonical, flaw, make_event, origin
 from hfmds.storage.database import opened_database, transaction
-from tests.coordinator.test_states import Records, completed
+from tests.coordinator.records.test_states import Records, completed
 from tests.coordinator.workbench import Workbench, echo, make_spec, workbench
 from tests.support.databases import database_of
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def log_in(folder: Path, run: str = "run") -> tuple[str, list[Event]]:
