@@ -37,7 +37,7 @@ SECONDS = 60.0
 ACCUMULATE = replace(SPEC, run_id="run", policy=PoolPolicy(refresh="accumulate"))
 OTHER = replace(SPEC, run_id="other")
 
-# How often one of them is execution of depends on where the store is killed.
+# Their numbers depend on where the store is killed.
 VARYING = {"batches-refused", "content-erased"}
 
 ALSO_OF_RUNS = [
@@ -47,7 +47,7 @@ ALSO_OF_RUNS = [
     "SnapshotRecords.record",
     "SnapshotRetention.release",
 ]
-"""Runs pass through these, too, but none with all that pools can be execution to do."""
+"""Runs also pass through these, but no run does everything that a pool can do."""
 
 
 @dataclass(frozen=True)
