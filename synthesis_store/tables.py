@@ -150,7 +150,7 @@ class ShardRow(ContentColumns, StoreBase):
 
 
 class OrphanRow(ContentColumns, StoreBase):
-    """Content that no row needed when this row was written (`retention/orphans.py`)."""
+    """Content that no row needed when this row was written (`content/orphans.py`)."""
 
     __tablename__ = "orphans"
 

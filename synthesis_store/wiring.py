@@ -23,6 +23,7 @@ from hfmds.wire.chunks import Content
 from synthesis_store.access.exclusion_list import ExclusionList
 from synthesis_store.access.store_identity import StoreIdentity
 from synthesis_store.api.store_service import StoreServicer
+from synthesis_store.content.orphans import Orphans
 from synthesis_store.delivery.snapshots import Snapshots
 from synthesis_store.events import StoreEvents
 from synthesis_store.monitoring.inventory import InventoryReader
@@ -32,7 +33,6 @@ from synthesis_store.pools.pool_records import PoolRecords
 from synthesis_store.pools.pools import Pools, UploadLimits
 from synthesis_store.retention.data_retention import DataRetention
 from synthesis_store.retention.housekeeping import Housekeeper
-from synthesis_store.retention.orphans import Orphans
 from synthesis_store.retention.snapshot_retention import SnapshotRetention
 from synthesis_store.retention.withdrawals import Withdrawals
 from synthesis_store.settings import StoreSettings

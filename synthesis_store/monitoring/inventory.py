@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 from hfmds.domain.pools import PoolState, Snapshot
 from hfmds.storage.database import reading
 from hfmds.wire.conversions.records import decode_snapshot
+from synthesis_store.content.orphans import needed_content
 from synthesis_store.events import StoreEventKind
-from synthesis_store.retention.orphans import needed_content
 from synthesis_store.tables import PoolRow, RunReferenceRow, SnapshotRow, StoreEventRow
 
 MAX_RUNS = 20

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter
 
-from hfmds.algorithm.leakage.leakage_limits import TooMuchLeakage
+from hfmds.domain.histograms import LeakageHistograms
 from hfmds.domain.pools import Snapshot
-from hfmds.errors import (
-    CorruptData,
-    HfmdsError,
-    InvalidInput,
-    LimitExceeded,
-    NotAllowed,
-    NotFound,
-    TooLate,
-    WrongState,
-)
 from synthesis_store.monitoring.leakage_metrics import LeakageMetrics
-from synthesis_store.pools.batch_checks import OtherWeights
-from synthesis_store.pools.leakage_gate import BatchCounts
 
-_REFUSAL_REASONS: dict[type[HfmdsError], str] = {
-    InvalidInput: "malformed",
-    TooMuchLeakage: "leakage",
-    OtherWeights: "other_weights",
-    CorruptData: "corrupt",
-    LimitExceeded: "limit",
-    TooLate: "sealed",
-    NotAllowed: "not_allowed",
-    NotFound: "unknown_pool",
-    WrongState: "offset",
-}
-_OTHER_REASON = "other"
+REFUSAL_REASONS = (
+    "malformed",
+    "leakage",
+    "other_weights",
+    "corrupt",
+    "limit",
+    "sealed",
+    "not_allowed",
+    "unknown_pool",
+    "offset",
+    "other",
+)
+"""Why the store refuses batches: the values of a label."""
 
 
 class StoreMetrics:
@@ -71,16 +60,16 @@ class StoreMetrics:
             registry=registry,
         )
         # Series exist, with 0, before the first event.
-        for reason in (*_REFUSAL_REASONS.values(), _OTHER_REASON):
+        for reason in REFUSAL_REASONS:
             self.refused_batches.labels(reason)
         for fate in ("left out", "kept"):
             self.near_duplicate_samples.labels(fate)
 
-    def count_batch(self, samples: int, counts: BatchCounts) -> None:
-        """Count an accepted batch."""
+    def count_batch(self, samples: int, leaking: int, leakage: LeakageHistograms) -> None:
+        """Count an accepted batch, its leaking samples, and the leakage of the others."""
         self.accepted_samples.inc(samples)
-        self.leaking_samples.inc(counts.leaking_samples)
-        self._leakage.count(counts.leakage)
+        self.leaking_samples.inc(leaking)
+        self._leakage.count(leakage)
 
     def count_duplicates(self, snapshot: Snapshot) -> None:
         """Count the duplicates and near duplicates of a new snapshot."""
@@ -89,8 +78,6 @@ class StoreMetrics:
         self.near_duplicate_samples.labels("left out").inc(dropped)
         self.near_duplicate_samples.labels("kept").inc(snapshot.near_duplicates - dropped)
 
-    def count_refusal(self, error: HfmdsError) -> str:
-        """Count a refused batch. Returns the reason under which it counts."""
-        reason = _REFUSAL_REASONS.get(type(error), _OTHER_REASON)
+    def count_refusal(self, reason: str) -> None:
+        """Count a refused batch under one of REFUSAL_REASONS."""
         self.refused_batches.labels(reason).inc()
-        return reason

@@ -7,14 +7,16 @@ decides which samples are over the limits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hfmds.algorithm.leakage.leakage_limits import accepted, leaking
 from hfmds.domain.histograms import LeakageHistograms, histograms_of
-from hfmds.domain.learning import SyntheticBatch
+from hfmds.domain.learning import MEASUREMENTS, SyntheticBatch
 from hfmds.domain.pool_policy import NO_LIMIT, PoolPolicy
-from synthesis_store.snapshots.merging import Percentiles
 
 _HALTS = {
     "psnr_paired": "halt_psnr_paired_p99_db",
@@ -31,6 +33,20 @@ class BatchCounts:
     samples: int  # those that the leakage limits let pass
     leaking_samples: int
     leakage: LeakageHistograms  # of `samples`
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """The 99th percentile of each measurement over a number of samples."""
+
+    samples: int
+    p99: Mapping[str, float]
+
+    @classmethod
+    def of(cls, values: NDArray[np.float32]) -> Percentiles:
+        """Compute the percentiles of `values`, which has a row for each measurement."""
+        p99 = np.percentile(values.astype(np.float64), 99, axis=1).tolist()
+        return cls(values.shape[1], dict(zip(MEASUREMENTS, p99, strict=True)))
 
 
 def count_batch(batch: SyntheticBatch, policy: PoolPolicy) -> BatchCounts:

@@ -24,16 +24,16 @@ from hfmds.wire.conversions.records import (
     encode_histograms,
     encode_pool_spec,
 )
-from synthesis_store.access.store_identity import StoreIdentity
-from synthesis_store.events import StoreEventKind, StoreEvents
-from synthesis_store.pools.leakage_gate import BatchCounts, halt_reason
-from synthesis_store.pools.pool_totals import PoolTotals, counts_of, subtract_batch
-from synthesis_store.retention.orphans import Orphans
-from synthesis_store.retention.withdrawals import (
+from synthesis_store.access.consent import (
     is_withdrawn,
     refusal_of_withdrawn,
     withdrawn_devices,
 )
+from synthesis_store.access.store_identity import StoreIdentity
+from synthesis_store.content.orphans import Orphans
+from synthesis_store.events import StoreEventKind, StoreEvents
+from synthesis_store.pools.leakage_gate import BatchCounts, halt_reason
+from synthesis_store.pools.pool_totals import PoolTotals, counts_of, subtract_batch
 from synthesis_store.states import POOL_TRANSITIONS, refusal_of_batches
 from synthesis_store.tables import BatchRow, PoolRow, RunReferenceRow, SnapshotRow
 

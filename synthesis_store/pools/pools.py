@@ -26,14 +26,14 @@ from hfmds.errors import (
 )
 from hfmds.service.monitoring.logs import log_context
 from hfmds.wire.chunks import Content, receive
+from synthesis_store.content.orphans import Orphans
+from synthesis_store.content.stored_batches import read_stored_batch
 from synthesis_store.monitoring.metrics import StoreMetrics
 from synthesis_store.pools.batch_checks import max_batch_bytes, require_fit, require_weights
 from synthesis_store.pools.leakage_gate import count_batch
 from synthesis_store.pools.open_uploads import OpenUploads, uploader
 from synthesis_store.pools.pool_records import BatchKey, PoolRecords
 from synthesis_store.pools.refused_batches import RefusedBatches
-from synthesis_store.pools.stored_batches import read_stored_batch
-from synthesis_store.retention.orphans import Orphans
 from synthesis_store.states import refusal_of_batches
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Pools:
         is_new = self._records.record_batch(key, counts)
         self.open_uploads.end(key)
         if is_new:
-            self._metrics.count_batch(len(batch), counts)
+            self._metrics.count_batch(len(batch), counts.leaking_samples, counts.leakage)
             with log_context(run=spec.run_id, round=spec.round_number):
                 extra = {"batch": str(key.digest), "samples": len(batch)}
                 log.info("batch accepted", extra=extra)

@@ -7,11 +7,33 @@ import threading
 from collections import Counter
 
 from hfmds.algorithm.leakage.leakage_limits import TooMuchLeakage
-from hfmds.errors import HfmdsError, NotFound
+from hfmds.errors import (
+    CorruptData,
+    HfmdsError,
+    InvalidInput,
+    LimitExceeded,
+    NotAllowed,
+    NotFound,
+    TooLate,
+    WrongState,
+)
 from synthesis_store.monitoring.metrics import StoreMetrics
+from synthesis_store.pools.batch_checks import OtherWeights
 from synthesis_store.pools.pool_records import PoolRecords
 
 log = logging.getLogger(__name__)
+
+_REASONS: dict[type[HfmdsError], str] = {
+    InvalidInput: "malformed",
+    TooMuchLeakage: "leakage",
+    OtherWeights: "other_weights",
+    CorruptData: "corrupt",
+    LimitExceeded: "limit",
+    TooLate: "sealed",
+    NotAllowed: "not_allowed",
+    NotFound: "unknown_pool",
+    WrongState: "offset",
+}
 
 
 class RefusedBatches:
@@ -25,7 +47,8 @@ class RefusedBatches:
 
     def add(self, pool_id: str, error: HfmdsError) -> None:
         """Count one refused batch."""
-        reason = self._metrics.count_refusal(error)
+        reason = _REASONS.get(type(error), "other")
+        self._metrics.count_refusal(reason)
         log.info("batch refused", extra={"reason": str(error)})
         if isinstance(error, TooMuchLeakage):
             self._records.count_leaking_batch(pool_id)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import datetime
 
 from hfmds.domain.pools import Collected, Withdrawal
+from synthesis_store.content.orphans import Orphans
 from synthesis_store.events import STORE
 from synthesis_store.pools.pools import Pools
-from synthesis_store.retention.orphans import Orphans
 from synthesis_store.retention.snapshot_retention import SnapshotRetention
 from synthesis_store.retention.withdrawals import Withdrawals
 

@@ -16,9 +16,9 @@ from hfmds.domain.digest import Digest
 from hfmds.domain.pools import Collected, PoolState
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.conversions.records import decode_snapshot
+from synthesis_store.content.orphans import Erased, Orphans
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.pools.pool_records import PoolRecords
-from synthesis_store.retention.orphans import Erased, Orphans
 from synthesis_store.tables import (
     BatchRow,
     NamedBatchRow,

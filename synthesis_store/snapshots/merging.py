@@ -15,6 +15,7 @@ from hfmds.algorithm.leakage.measurement import summarise_leakage
 from hfmds.algorithm.pool import content_hash
 from hfmds.domain.histograms import LeakageHistograms
 from hfmds.domain.learning import MEASUREMENTS, LeakageSummary, SyntheticBatch
+from synthesis_store.pools.leakage_gate import Percentiles
 
 HASH_BYTES = 16
 """Bytes of a sample's SHA-256: among 10^9 samples, two are equal by chance once in 10^20 cases."""
@@ -38,20 +39,6 @@ class SampleFacts:
             values.astype("<f4").tobytes(),
             dict(zip(labels.tolist(), counts.tolist(), strict=True)),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """The 99th percentile of each measurement over a number of samples."""
-
-    samples: int
-    p99: Mapping[str, float]
-
-    @classmethod
-    def of(cls, values: NDArray[np.float32]) -> Percentiles:
-        """Compute the percentiles of `values`, which has a row for each measurement."""
-        p99 = np.percentile(values.astype(np.float64), 99, axis=1).tolist()
-        return cls(values.shape[1], dict(zip(MEASUREMENTS, p99, strict=True)))
 
 
 class Merging:

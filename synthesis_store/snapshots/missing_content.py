@@ -1,6 +1,6 @@
 """Content that the database names but the storage does not have.
 
-The store deletes nothing that a row needs (`retention/orphans.py`). But an operator can delete
+The store deletes nothing that a row needs (`content/orphans.py`). But an operator can delete
 files, or restore the database without them, and an object store can be slow to show an object. So
 the store waits ten minutes before it gives up missing content. Then it seals the pool without that
 content. It does not ask devices again, because a pool is sealed when their work is over.

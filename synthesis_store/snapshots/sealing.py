@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from hfmds.domain.pools import Contribution
 from hfmds.errors import HfmdsError, WrongState
 from hfmds.service.monitoring.logs import log_context
+from synthesis_store.content.stored_batches import ContentMissing
 from synthesis_store.monitoring.metrics import StoreMetrics
 from synthesis_store.pools.leakage_gate import final_halt_reason
 from synthesis_store.pools.pool_records import PoolRecords
-from synthesis_store.pools.stored_batches import ContentMissing
 from synthesis_store.snapshots.missing_content import MissingContent
 from synthesis_store.snapshots.snapshot_builder import SnapshotBuilder
 from synthesis_store.snapshots.snapshot_records import (

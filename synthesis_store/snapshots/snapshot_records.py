@@ -20,11 +20,11 @@ from hfmds.wire.conversions.records import (
     encode_shard,
     encode_snapshot,
 )
+from synthesis_store.access.consent import withdrawn_contributors
+from synthesis_store.content.orphans import Orphans
 from synthesis_store.events import StoreEventKind, StoreEvents
+from synthesis_store.pools.leakage_gate import Percentiles
 from synthesis_store.pools.pool_records import batches_of, require_pool
-from synthesis_store.retention.orphans import Orphans
-from synthesis_store.retention.withdrawals import withdrawn_contributors
-from synthesis_store.snapshots.merging import Percentiles
 from synthesis_store.states import POOL_TRANSITIONS
 from synthesis_store.tables import (
     BatchRow,

@@ -27,8 +27,8 @@ from hfmds.storage.database import open_database, reading
 from hfmds.storage.schema import Schema
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.api.store_service import StoreServicer
+from synthesis_store.content.stored_batches import read_stored_batch
 from synthesis_store.pools.pool_records import BatchKey
-from synthesis_store.pools.stored_batches import read_stored_batch
 from synthesis_store.settings import StoreSettings
 from synthesis_store.snapshots.seal_queue import SealQueue
 from synthesis_store.tables import OrphanRow

@@ -14,7 +14,7 @@ from hfmds.errors import Unavailable
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.storage.database import transaction
 from hfmds.wire.tensors import encode_batch
-from synthesis_store.retention.orphans import Erased
+from synthesis_store.content.orphans import Erased
 from tests.synthesis_store.examples import GRACE_SECONDS, SPEC, Store, joined, make_batch
 
 CONTENT = b"content"
