@@ -14,6 +14,7 @@ from hfmds.service.monitoring.rpc_metrics import RpcMetrics
 from hfmds.service.security.access import Access
 from hfmds.service.security.tls import TlsFiles
 from hfmds.service.server.server import GrpcServer
+from tests.support.waiting import eventually
 
 SERVICE = "test.v1.ProbeService"
 
@@ -130,10 +131,8 @@ class Running:
         return self.registry.get_sample_value("hfmds_tester_rpc_requests_total", labels) or 0
 
     async def counted(self, method: str, code: str) -> None:
-        """Returns once such a call was counted: the caller may know of its end before."""
-        async with asyncio.timeout(60):
-            while not self.count(method, code):  # noqa: ASYNC110 (a counter has no event)
-                await asyncio.sleep(0.01)
+        """Wait until the server counted such a call, which the caller may see end before."""
+        await eventually(lambda: self.count(method, code))
 
 
 @asynccontextmanager

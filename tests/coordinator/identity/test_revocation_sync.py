@@ -13,6 +13,7 @@ from hfmds.errors import Unavailable
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.service.security.revocation_gate import Gate
 from tests.coordinator.identity.registry_office import OLGA, START, Office
+from tests.support.waiting import eventually
 
 
 class Store:
@@ -116,10 +117,7 @@ async def test_another_coordinators_change_is_noticed_and_told(
     async with post.revocations.following():
         post.store.away = True
         await asyncio.to_thread(other.members.revoke, "camera", "", OLGA)
-        async with asyncio.timeout(30):
-            while not post.gate.exclusions.dead_until:  # noqa: ASYNC110 (no event)
-                await asyncio.sleep(0.01)
-            post.store.away = False
-            while post.store.held is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await eventually(lambda: post.gate.exclusions.dead_until)
+        post.store.away = False
+        await eventually(lambda: post.store.held is not None)
     assert post.store.held == other.members.exclusions()

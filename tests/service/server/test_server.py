@@ -23,6 +23,7 @@ from hfmds.service.process.shutdown import Shutdown
 from hfmds.service.security.access import ANYONE
 from hfmds.service.server.server import GrpcServer
 from tests.service.loopback import SERVICE, Running, Stub, running
+from tests.support.waiting import eventually
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -316,8 +317,7 @@ async def test_all_ports_stop_together_and_calls_of_each_may_end() -> None:
             await it.probe.waiting.wait()
         stopping = asyncio.create_task(shutdown.stop())
         for it in both:  # neither waits for the calls of the other
-            while it.server.unready_reason() != "stopping":  # noqa: ASYNC110 (has no event)
-                await asyncio.sleep(0.01)
+            await eventually(lambda it=it: it.server.unready_reason() == "stopping")
             stranger = grpc.aio.insecure_channel(it.server.address)
             code, _ = await outcome_of(Stub(stranger).unary(b""))
             assert code is grpc.StatusCode.UNAVAILABLE
@@ -333,9 +333,7 @@ async def test_a_server_is_ready_while_there_is_no_trouble() -> None:
     trouble: list[str] = []
 
     async def until(it: Running, reason: str | None) -> None:
-        async with asyncio.timeout(60):
-            while it.server.unready_reason() != reason:  # noqa: ASYNC110 (has no event)
-                await asyncio.sleep(0.01)
+        await eventually(lambda: it.server.unready_reason() == reason)
 
     async with running() as it:
         await it.server.set_ready(True)
@@ -358,8 +356,7 @@ async def test_a_server_is_ready_while_there_is_no_trouble() -> None:
             await until(it, "the database is silent")
             await it.server.stop(0)
             found.clear()
-            while len(found) < 2:  # noqa: ASYNC110 (it looks further; there is no event)
-                await asyncio.sleep(0.01)
+            await eventually(lambda: len(found) >= 2)  # it goes on looking
             assert it.server.unready_reason() == "stopping"
             await it.server.set_ready(True)  # as one that had looked just before
             assert it.server.unready_reason() == "stopping"
