@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import DTypeLike
-from programs import forget_peak, show, tell, usage, warn_if_busy
+from programs import forget_peak, print_progress, print_result, usage, warn_if_busy
 
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.building import initial_weights
@@ -122,18 +122,18 @@ def main() -> None:
                 taken, peak = line.recv()
                 seconds[way].append(taken)
                 peaks[way].append(peak)
-            tell(f"pass {number + 1}/{options.passes}: ours {min(seconds['ours']):.3f} s")
+            print_progress(f"pass {number + 1}/{options.passes}: ours {min(seconds['ours']):.3f} s")
         for line in lines.values():
             line.send(False)
     baseline = min(seconds["numpy, float64 sum"])
-    show(
+    print_result(
         f"| {options.updates} updates of {model_bytes / 1e6:.2f} MB | seconds | GB/s "
         "| against numpy, float64 sum | peak memory, models |"
     )
-    show("|---|---|---|---|---|")
+    print_result("|---|---|---|---|---|")
     for way in WAYS:
         best = min(seconds[way])
-        show(
+        print_result(
             f"| {way} | {best:.3f} | {options.updates * model_bytes / 1e9 / best:.2f} "
             f"| {best / baseline:.2f}x | {max(peaks[way]) / model_bytes:.1f} |"
         )

@@ -26,16 +26,16 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from checking_in import REFUSED, REFUSED_WITH_TIME, TOLD, Found, Peak, start
+from checking_in import REFUSED, REFUSED_WITH_TIME, SENT_AWAY, Observations, Peak, start
 from numpy.typing import NDArray
 from programs import (
     MEGABYTE,
     Program,
     Usage,
     allow_open_files,
+    print_progress,
+    print_result,
     programs,
-    show,
-    tell,
     usage,
     warn_if_busy,
 )
@@ -53,7 +53,7 @@ class Result:
     """The results of one peak."""
 
     peak: Peak
-    found: list[Found]
+    observations: list[Observations]
     cpu_by_second: list[float]  # of the server
     before: Usage  # what the server had used before the peak
     after: Usage
@@ -61,7 +61,7 @@ class Result:
     @property
     def asked_by_second(self) -> NDArray[np.int64]:
         """Count the check-ins that started in each second."""
-        asked = np.concatenate([each.asked_at for each in self.found])
+        asked = np.concatenate([process.asked_at for process in self.observations])
         return np.bincount(asked.astype(int), minlength=int(self.peak.seconds))
 
     @property
@@ -71,23 +71,23 @@ class Result:
         return float(settled.max() / settled.mean())
 
     @property
-    def told_seconds(self) -> NDArray[np.float64]:
-        return np.concatenate([each.told_seconds for each in self.found])
+    def pauses(self) -> NDArray[np.float64]:
+        return np.concatenate([process.pauses for process in self.observations])
 
     def rows(self) -> dict[str, str]:
         """Return the columns of the table by name."""
-        latencies = 1e3 * np.concatenate([each.latencies for each in self.found])
-        behind = 1e3 * np.concatenate([each.behind for each in self.found])
-        outcomes = sum((each.outcomes for each in self.found), Counter[str]())
+        latencies = 1e3 * np.concatenate([process.latencies for process in self.observations])
+        behind = 1e3 * np.concatenate([process.behind for process in self.observations])
+        outcomes = sum((process.outcomes for process in self.observations), Counter[str]())
         cpu = sum(self.cpu_by_second)
         others = {name: n for name, n in outcomes.items() if name not in _EXPECTED}
-        shares = [each.cpu_seconds / self.peak.seconds for each in self.found]
+        shares = [process.cpu_seconds / self.peak.seconds for process in self.observations]
         return {
             "check-ins": f"{len(latencies)}",
             **{name: f"{outcomes[name]}" for name in _EXPECTED},
             "anything else": ", ".join(f"{name}: {n}" for name, n in others.items()) or "0",
             "latency p50 / p99 / most": _three(latencies, (50, 99, 100), "ms"),
-            "told to come back after, p5 / p50 / p95": _three(self.told_seconds, (5, 50, 95), "s"),
+            "told to come back after, p5 / p50 / p95": _three(self.pauses, (5, 50, 95), "s"),
             "check-ins per second, mean / most": f"{len(latencies) / self.peak.seconds:.0f} / "
             f"{self.asked_by_second.max()}",
             "maximum to mean per second, after all have arrived": f"{self.peak_to_mean:.2f}",
@@ -107,7 +107,7 @@ class Result:
         }
 
 
-_EXPECTED = (TOLD, REFUSED_WITH_TIME, REFUSED)
+_EXPECTED = (SENT_AWAY, REFUSED_WITH_TIME, REFUSED)
 
 
 def _three(values: NDArray[np.float64], percentiles: tuple[int, ...], unit: str) -> str:
@@ -119,7 +119,7 @@ def _three(values: NDArray[np.float64], percentiles: tuple[int, ...], unit: str)
 def measure(coordinator: Program, peak: Peak, processes: int) -> Result:
     """Run one peak and collect its results."""
     begin = time.monotonic() + _START_SECONDS
-    lines = start(coordinator.peer, peak, processes, begin)
+    pipes = start(coordinator.peer, peak, processes, begin)
     time.sleep(_START_SECONDS)
     before = last = usage(coordinator.pid)
     by_second: list[float] = []
@@ -129,11 +129,15 @@ def measure(coordinator: Program, peak: Peak, processes: int) -> Result:
         by_second.append(now.cpu_seconds - last.cpu_seconds)
         last = now
         if len(by_second) % _TELL_EVERY_SECONDS == 0:
-            tell(f"{len(by_second)} of {peak.seconds:.0f} s, server {by_second[-1]:.2f} CPU")
-    found = [line.recv() for line in lines]
-    for complaint, times in sum((each.complaints for each in found), Counter[str]()).most_common(5):
-        tell(f"{times} times: {complaint}")
-    return Result(peak, found, by_second, before, last)
+            print_progress(
+                f"{len(by_second)} of {peak.seconds:.0f} s, server {by_second[-1]:.2f} CPU"
+            )
+    observations = [pipe.recv() for pipe in pipes]
+    for complaint, times in sum(
+        (process.complaints for process in observations), Counter[str]()
+    ).most_common(5):
+        print_progress(f"{times} times: {complaint}")
+    return Result(peak, observations, by_second, before, last)
 
 
 def draw(results: dict[str, Result], path: Path) -> None:
@@ -158,10 +162,12 @@ def draw(results: dict[str, Result], path: Path) -> None:
 def print_table(results: dict[str, Result]) -> None:
     """Format both results side by side as Markdown."""
     first = next(iter(results.values())).peak
-    show(f"| {first.devices} devices | {' | '.join(results)} |\n|---|{'---|' * len(results)}")
+    print_result(
+        f"| {first.devices} devices | {' | '.join(results)} |\n|---|{'---|' * len(results)}"
+    )
     columns = [result.rows() for result in results.values()]
     for name in columns[0]:
-        show(f"| {name} | {' | '.join(column[name] for column in columns)} |")
+        print_result(f"| {name} | {' | '.join(column[name] for column in columns)} |")
 
 
 def main() -> None:
@@ -188,15 +194,15 @@ def main() -> None:
     results: dict[str, Result] = {}
     with programs() as ours:
         coordinator = ours.start_coordinator(**settings)
-        told = results["as they are told"] = measure(coordinator, peak, options.processes)
-    own = replace(peak, own_pause_seconds=float(told.told_seconds.mean()))
+        steered = results["as they are told"] = measure(coordinator, peak, options.processes)
+    own = replace(peak, own_pause_seconds=float(steered.pauses.mean()))
     with programs() as ours:
         name = f"every {own.own_pause_seconds:.0f} s"
         coordinator = ours.start_coordinator(**settings)
         results[name] = measure(coordinator, own, options.processes)
     draw(results, options.output)
     print_table(results)
-    show(f"\nPicture: {options.output}")
+    print_result(f"\nPicture: {options.output}")
 
 
 if __name__ == "__main__":

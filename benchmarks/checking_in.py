@@ -27,7 +27,7 @@ from hfmds.service.client.peer import Peer
 from hfmds.v1.coordinator_pb2_grpc import CoordinatorServiceStub
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 
-TOLD = "told when to ask again"
+SENT_AWAY = "told when to ask again"
 REFUSED_WITH_TIME = "refused, with a time to ask again"
 REFUSED = "refused without a time"
 
@@ -69,26 +69,26 @@ class Peak:
         low, high = 0.0, 1.0
         while high - low > 1e-9:
             middle = (low + high) / 2
-            came = middle - math.sin(2 * math.pi * middle) / (2 * math.pi)
-            low, high = (middle, high) if came < share else (low, middle)
+            arrived = middle - math.sin(2 * math.pi * middle) / (2 * math.pi)
+            low, high = (middle, high) if arrived < share else (low, middle)
         return low * self.arriving_seconds
 
 
 @dataclass(slots=True)
-class Found:
+class Observations:
     """The observations of one process of devices."""
 
     asked_at: list[float] = field(default_factory=list)  # seconds from the beginning
     latencies: list[float] = field(default_factory=list)  # beyond the time a call was left open
     behind: list[float] = field(default_factory=list)  # how late this process was to ask
-    told_seconds: list[float] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
     complaints: Counter[str] = field(default_factory=Counter)  # of refusals without a time
     cpu_seconds: float = 0.0
 
 
 async def check_in_until_the_end(
-    peer: Peer, number: int, peak: Peak, begin: float, found: Found
+    peer: Peer, number: int, peak: Peak, begin: float, observations: Observations
 ) -> None:
     """Run one device from its arrival to the end of the peak."""
     due = begin + peak.arrival((number + 0.5) / peak.devices)
@@ -99,19 +99,19 @@ async def check_in_until_the_end(
     try:
         while due < end:
             asked = time.monotonic()
-            outcome, told = await _ask(client, peak.wait_seconds, found.complaints)
+            outcome, wanted_pause = await _ask(client, peak.wait_seconds, observations.complaints)
             took = time.monotonic() - asked
-            found.asked_at.append(asked - begin)
-            found.behind.append(asked - due)
-            found.latencies.append(max(0.0, took - peak.wait_seconds))
-            found.outcomes[outcome] += 1
-            if told is None:
+            observations.asked_at.append(asked - begin)
+            observations.behind.append(asked - due)
+            observations.latencies.append(max(0.0, took - peak.wait_seconds))
+            observations.outcomes[outcome] += 1
+            if wanted_pause is None:
                 failures += 1
                 pause = random.uniform(0, _BACKOFF.ceiling(failures))  # noqa: S311 (no secret)
             else:
                 failures = 0
-                found.told_seconds.append(told)
-                pause = max(told, _NOT_AT_ONCE_SECONDS)
+                observations.pauses.append(wanted_pause)
+                pause = max(wanted_pause, _NOT_AT_ONCE_SECONDS)
             if peak.own_pause_seconds is not None:
                 pause = peak.own_pause_seconds
             due = time.monotonic() + pause
@@ -127,7 +127,7 @@ async def _ask(
     try:
         match await client.check_in(PROFILE, wait_seconds):
             case RetryLater(after_seconds):
-                return TOLD, after_seconds
+                return SENT_AWAY, after_seconds
             case Assignment() | UnreadableTask():
                 return "given work", 0.0
             case Finished():
@@ -144,25 +144,25 @@ async def _ask(
 def start(peer: Peer, peak: Peak, processes: int, begin: float) -> list[Connection]:
     """Start the devices in several processes; each sends its `Found` at the end."""
     context = multiprocessing.get_context("spawn")
-    lines = []
+    pipes = []
     for number in range(processes):
-        line, far_end = context.Pipe(duplex=False)
+        pipe, far_end = context.Pipe(duplex=False)
         share = range(number, peak.devices, processes)
         arguments = (far_end, peer, peak, share, begin)
-        context.Process(target=_be, args=arguments, daemon=True).start()
+        context.Process(target=_run_devices, args=arguments, daemon=True).start()
         far_end.close()  # our copy: else a dead child would never be noticed
-        lines.append(line)
-    return lines
+        pipes.append(pipe)
+    return pipes
 
 
-def _be(line: Connection, peer: Peer, peak: Peak, share: range, begin: float) -> None:
-    async def all_devices() -> Found:
-        found = Found()
-        ours = (check_in_until_the_end(peer, number, peak, begin, found) for number in share)
+def _run_devices(pipe: Connection, peer: Peer, peak: Peak, share: range, begin: float) -> None:
+    async def all_devices() -> Observations:
+        observations = Observations()
+        ours = (check_in_until_the_end(peer, number, peak, begin, observations) for number in share)
         await asyncio.gather(*ours)
-        return found
+        return observations
 
     before = usage(os.getpid()).cpu_seconds
-    found = asyncio.run(all_devices())
-    found.cpu_seconds = usage(os.getpid()).cpu_seconds - before
-    line.send(found)
+    observations = asyncio.run(all_devices())
+    observations.cpu_seconds = usage(os.getpid()).cpu_seconds - before
+    pipe.send(observations)

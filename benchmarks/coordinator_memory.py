@@ -17,7 +17,7 @@ from statistics import median
 
 import matplotlib as mpl
 from no_op_devices import TaskTimes, no_op_run, run_rounds
-from programs import MEGABYTE, programs, show, tell, usage, warn_if_busy
+from programs import MEGABYTE, print_progress, print_result, programs, usage, warn_if_busy
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -37,7 +37,7 @@ async def measure(devices: int, rounds: int) -> tuple[list[float], list[float]]:
                 memory.append(usage(coordinator.pid).rss_bytes / MEGABYTE)
                 ended.append(times.assigned)
                 if times.round_number % 50 == 0:
-                    tell(f"round {times.round_number}: {memory[-1]:.0f} MB")
+                    print_progress(f"round {times.round_number}: {memory[-1]:.0f} MB")
 
         await run_rounds(coordinator.peer, "memory", no_op_run(devices, rounds), note)
     return memory, [after - before for before, after in pairwise(ended)]
@@ -77,14 +77,16 @@ def main() -> None:
     draw(memory, seconds, options.output)
     warm = int(WARM_UP_SHARE * options.rounds)
     tenth = max(1, options.rounds // 10)
-    show(f"| {options.rounds} rounds of {options.devices} devices | memory, MB | round, ms |")
-    show("|---|---|---|")
+    print_result(
+        f"| {options.rounds} rounds of {options.devices} devices | memory, MB | round, ms |"
+    )
+    print_result("|---|---|---|")
     for name, part in (
         (f"rounds {warm + 1} to {warm + tenth}", slice(warm, warm + tenth)),
         (f"the last {tenth}", slice(-tenth, None)),
     ):
-        show(f"| {name} | {median(memory[part]):.0f} | {1e3 * median(seconds[part]):.0f} |")
-    show(f"\nPicture: {options.output}")
+        print_result(f"| {name} | {median(memory[part]):.0f} | {1e3 * median(seconds[part]):.0f} |")
+    print_result(f"\nPicture: {options.output}")
 
 
 if __name__ == "__main__":

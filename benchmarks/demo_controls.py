@@ -78,16 +78,18 @@ def main() -> None:
     seeds = parser.parse_args().seeds
     names = [name for name, _ in arms(DemoSetting())]
     jobs = list(product(names, seeds))
-    found: dict[tuple[str, int], float] = {}
+    accuracies: dict[tuple[str, int], float] = {}
     with multiprocessing.get_context("spawn").Pool() as pool:
         results = [pool.apply_async(accuracy, job) for job in jobs]
         for number, (job, result) in enumerate(zip(jobs, results, strict=True), start=1):
-            found[job] = result.get()
-            sys.stderr.write(f"{number}/{len(jobs)} {job[0]}, seed {job[1]}: {found[job]:.1f} %\n")
+            accuracies[job] = result.get()
+            sys.stderr.write(
+                f"{number}/{len(jobs)} {job[0]}, seed {job[1]}: {accuracies[job]:.1f} %\n"
+            )
     heads = [f"seed {seed}" for seed in seeds]
     table = [f"| | {' | '.join(heads)} | mean |", "|---|" + "---|" * (len(seeds) + 1)]
     for name in names:
-        values = [found[name, seed] for seed in seeds]
+        values = [accuracies[name, seed] for seed in seeds]
         cells = " | ".join(f"{value:.1f}" for value in (*values, np.mean(values)))
         table.append(f"| {name} | {cells} |")
     sys.stdout.write("\n".join(table) + "\n")

@@ -17,7 +17,16 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from programs import MEGABYTE, Program, Programs, programs, show, tell, usage, warn_if_busy
+from programs import (
+    MEGABYTE,
+    Program,
+    Programs,
+    print_progress,
+    print_result,
+    programs,
+    usage,
+    warn_if_busy,
+)
 
 from hfmds.cli.watch_run import FollowedRun, follow
 from hfmds.data.packed import save_npz
@@ -34,7 +43,7 @@ WARM_UP_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EngineCost:
     """The results with one engine."""
 
     plain_seconds: float  # of a round without a refresh
@@ -64,7 +73,7 @@ def save_shard(path: Path, number: int) -> str:
     return str(path)
 
 
-async def measure(ours: Programs, engine: str, spec: RunSpec, plans: Path) -> Found:
+async def measure(ours: Programs, engine: str, spec: RunSpec, plans: Path) -> EngineCost:
     """Run the federation with one engine."""
     store = ours.start_store().peer.address
     coordinator = ours.start_coordinator(store=store, plans_dir=str(plans))
@@ -86,7 +95,7 @@ async def measure(ours: Programs, engine: str, spec: RunSpec, plans: Path) -> Fo
         async for new_rounds in follow(client, run):
             run.require_not_stuck()
             for done in new_rounds:
-                tell(f"{engine}, round {done.number}: {done.duration_seconds:.1f} s")
+                print_progress(f"{engine}, round {done.number}: {done.duration_seconds:.1f} s")
                 if done.number == WARM_UP_ROUNDS:
                     warm = cpu_seconds(devices)
         run.require_completed()
@@ -97,7 +106,7 @@ async def measure(ours: Programs, engine: str, spec: RunSpec, plans: Path) -> Fo
         median(done.duration_seconds for done in measured if done.refreshed == refreshed)
         for refreshed in (False, True)
     )
-    return Found(
+    return EngineCost(
         plain,
         refresh,
         (cpu_seconds(devices) - warm) / len(measured),
@@ -122,21 +131,23 @@ def main() -> None:
     if options.quick:
         options.devices, options.rounds = 3, 2
     warn_if_busy()
-    found: dict[str, Found] = {}
+    costs: dict[str, EngineCost] = {}
     spec = spec_for(options.devices, options.rounds)
     with programs() as shared:
         for engine in ENGINES:
             with programs() as ours:
-                found[engine] = asyncio.run(measure(ours, engine, spec, shared.folder / "plans"))
-    show(f"| {options.devices} devices | {' | '.join(ENGINES)} | onnx / torch |\n|---|---|---|---|")
+                costs[engine] = asyncio.run(measure(ours, engine, spec, shared.folder / "plans"))
+    print_result(
+        f"| {options.devices} devices | {' | '.join(ENGINES)} | onnx / torch |\n|---|---|---|---|"
+    )
     for label, name, scale, unit in (
         ("round: 50 steps of 10 + 10 on each", "plain_seconds", 1.0, "s"),
         ("round with a refresh: 30 steps of 20 more", "refresh_seconds", 1.0, "s"),
         ("all devices in a round, processor", "cpu_seconds", 1.0, "s"),
         ("peak memory of a device", "peak_bytes", 1 / MEGABYTE, "MB"),
     ):
-        ours, theirs = (getattr(found[engine], name) * scale for engine in ENGINES)
-        show(f"| {label} | {ours:.1f} {unit} | {theirs:.1f} {unit} | {ours / theirs:.2f} |")
+        ours, theirs = (getattr(costs[engine], name) * scale for engine in ENGINES)
+        print_result(f"| {label} | {ours:.1f} {unit} | {theirs:.1f} {unit} | {ours / theirs:.2f} |")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from packaging.requirements import Requirement
-from programs import MEGABYTE, show, tell, usage, warn_if_busy
+from programs import MEGABYTE, print_progress, print_result, usage, warn_if_busy
 
 from hfmds.algorithm.local_work import LocalWork
 from hfmds.data.packed import save_npz
@@ -77,7 +77,7 @@ def answer(column: str, threads: int, folder: Path, processor: bool) -> None:
     """Run as a child: report the cost of opening, then of each named task."""
     engine = opened(column, threads)
     clock = time.process_time if processor else time.perf_counter
-    say({"seconds": time.process_time(), "bytes": peak_bytes()})
+    send({"seconds": time.process_time(), "bytes": peak_bytes()})
     warm: set[str] = set()
     for line in sys.stdin:
         kind, batch = TASKS[line.strip()]
@@ -97,10 +97,10 @@ def answer(column: str, threads: int, folder: Path, processor: bool) -> None:
         except Exception as error:  # the waiting caller gets it
             if column != "compile":
                 raise
-            say({"error": f"{type(error).__name__}"})
+            send({"error": f"{type(error).__name__}"})
             continue
         seconds = (taken[1] - taken[0]) / (STEPS[1] - STEPS[0])
-        say({"seconds": seconds, "bytes": peak_bytes()})
+        send({"seconds": seconds, "bytes": peak_bytes()})
 
 
 def opened(column: str, threads: int) -> Any:
@@ -121,9 +121,9 @@ def ignore(done: int, steps: int) -> None:
     """Print progress."""
 
 
-def say(found: dict[str, Any]) -> None:
+def send(result: dict[str, Any]) -> None:
     """Send a line to the parent process."""
-    sys.stdout.write(json.dumps(found) + "\n")
+    sys.stdout.write(json.dumps(result) + "\n")
     sys.stdout.flush()
 
 
@@ -139,28 +139,28 @@ class Column:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.best = {"open": self._heard()}
+        self.best = {"open": self._read_result()}
 
     def measure(self, task_name: str) -> None:
         """Measure a task once more."""
         assert self._process.stdin
         self._process.stdin.write(task_name + "\n")
         self._process.stdin.flush()
-        found = self._heard()
-        known = self.best.setdefault(task_name, found)
-        if "seconds" in found:
-            known["seconds"] = min(known["seconds"], found["seconds"])
+        result = self._read_result()
+        known = self.best.setdefault(task_name, result)
+        if "seconds" in result:
+            known["seconds"] = min(known["seconds"], result["seconds"])
 
     def close(self) -> None:
         self._process.communicate()
 
-    def _heard(self) -> dict[str, Any]:
+    def _read_result(self) -> dict[str, Any]:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"the process of {self.name} has ended")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        result: dict[str, Any] = json.loads(line)
+        return result
 
 
 def show_steps(threads: int, folder: str, processor: bool) -> None:
@@ -169,13 +169,13 @@ def show_steps(threads: int, folder: str, processor: bool) -> None:
     for name in TASKS:
         for _ in range(3):
             for column in columns:
-                tell(f"{threads} threads, {name}, {column.name}")
+                print_progress(f"{threads} threads, {name}, {column.name}")
                 column.measure(name)
     for column in columns:
         column.close()
     names = [column.name for column in columns]
     heads = [f"{threads} threads", *names, *(f"onnx / {name}" for name in names[1:])]
-    show(f"\n| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
+    print_result(f"\n| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     for name in ("open", *TASKS):
         clock = ", processor" if name == "open" else ""
         show_row(name + clock, [column.best[name] for column in columns], "seconds", 1000.0, "ms")
@@ -187,7 +187,7 @@ def show_steps(threads: int, folder: str, processor: bool) -> None:
 
 def alone(column: str, task_name: str, threads: int, folder: str) -> dict[str, Any]:
     """Measure a task's peak memory in a fresh process, since a peak lasts."""
-    tell(f"{threads} threads, {task_name}, {column}: memory")
+    print_progress(f"{threads} threads, {task_name}, {column}: memory")
     one = Column(column, threads, folder, processor=True)
     one.measure(task_name)
     one.close()
@@ -201,7 +201,7 @@ def show_row(label: str, cells: list[dict[str, Any]], key: str, scale: float, un
         for one in cells
     ]
     ratios = [f"{cells[0][key] / one[key]:.2f}" if key in one else "" for one in cells[1:]]
-    show(f"| {' | '.join([label, *values, *ratios])} |")
+    print_result(f"| {' | '.join([label, *values, *ratios])} |")
 
 
 def peak_bytes() -> int:
@@ -248,10 +248,10 @@ def show_at_rest(folder: Path) -> None:
     if binary.exists():
         size = f"binary of {binary.stat().st_size / MEGABYTE:.0f} MB"
         programs.insert(0, (size, [str(binary)], "onnx"))
-    show("\n| at rest | start, processor | memory |\n|---|---|---|")
+    print_result("\n| at rest | start, processor | memory |\n|---|---|---|")
     for name, command, engine in programs:
         seconds, held = at_rest(command, engine, folder)
-        show(f"| {name} | {seconds:.2f} s | {held / MEGABYTE:.0f} MB |")
+        print_result(f"| {name} | {seconds:.2f} s | {held / MEGABYTE:.0f} MB |")
 
 
 def installed_bytes(names: Iterable[str]) -> int:
@@ -292,14 +292,14 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        tell("making the plan")
+        print_progress("making the plan")
         (folder / "plan").write_bytes(PlanLibrary().plan(PlanSpec(MODEL)))
         (folder / "weights").write_bytes(encode_weights(initial_weights(MODEL, 0)))
         for threads in (1,) if arguments.quick else (1, 2):
             show_steps(threads, name, arguments.processor)
         show_at_rest(folder)
     sizes = [installed_bytes([*PACKAGES, each]) for each in ("onnxruntime", "torch")]
-    show(
+    print_result(
         "\n| installed | onnx | torch | onnx / torch |\n|---|---|---|---|\n"
         f"| packages | {sizes[0] / MEGABYTE:.0f} MB | {sizes[1] / MEGABYTE:.0f} MB | "
         f"{sizes[0] / sizes[1]:.2f} |"

@@ -44,9 +44,9 @@ from programs import (
     Program,
     Programs,
     forget_peak,
+    print_progress,
+    print_result,
     programs,
-    show,
-    tell,
     usage,
     warn_if_busy,
 )
@@ -116,16 +116,21 @@ class Ingest:
     peak_bytes: int
 
 
-async def put_all(store: Program, made: Sequence[OneBatch], at_once: int) -> Ingest:
+async def put_all(store: Program, batches_in_memory: Sequence[OneBatch], at_once: int) -> Ingest:
     """Have every device put its batch."""
     client = StoreClient(store.peer)
-    devices = len(made)
+    devices = len(batches_in_memory)
     numbers = iter(range(devices))
     done_at: list[float] = []
 
     async def one_after_the_other() -> None:
         for number in numbers:
-            await client.put_batch(_POOL, f"device-{number}", made[number].digest, made[number])
+            await client.put_batch(
+                _POOL,
+                f"device-{number}",
+                batches_in_memory[number].digest,
+                batches_in_memory[number],
+            )
             done_at.append(time.monotonic())
 
     forget_peak(store.pid)
@@ -145,11 +150,11 @@ async def put_all(store: Program, made: Sequence[OneBatch], at_once: int) -> Ing
     )
 
 
-def write_all(path: Path, made: Sequence[OneBatch]) -> float:
+def write_all(path: Path, batches_in_memory: Sequence[OneBatch]) -> float:
     """Write all batches into one file and sync it; return the seconds."""
     with path.open("xb", buffering=0) as file:
         started = time.monotonic()
-        for batch in made:
+        for batch in batches_in_memory:
             os.writev(file.fileno(), batch.chunks)
         os.fsync(file.fileno())
         return time.monotonic() - started
@@ -189,37 +194,37 @@ class Bench:
         self,
         ours: Programs,
         limit: LoopbackCopy,
-        made: Sequence[OneBatch],
+        batches_in_memory: Sequence[OneBatch],
         samples: int,
         at_once: int,
     ) -> None:
         self._ours = ours
         self._limit = limit
-        self._made = made
+        self._batches = batches_in_memory
         self._samples = samples
         self._at_once = at_once
         self._stores = itertools.count()
         self._store = self._new_store()
 
-    def plain(self, found: Condition, name: str) -> Path:
+    def plain(self, results: Condition, name: str) -> Path:
         """Write one file and return its path."""
         path = self._ours.folder / name
-        found.plain.append(write_all(path, self._made))
-        tell(f"written in {found.plain[-1]:.1f} s")
+        results.plain.append(write_all(path, self._batches))
+        print_progress(f"written in {results.plain[-1]:.1f} s")
         return path
 
-    def bare(self, found: Condition) -> None:
+    def bare(self, results: Condition) -> None:
         """Put all batches into the bare server."""
         before = usage(self._limit.pid).cpu_seconds
-        contents = [batch.chunks for batch in self._made]
-        found.bare.append(asyncio.run(self._limit.put_all(contents, self._at_once)))
-        found.bare_cpu.append(usage(self._limit.pid).cpu_seconds - before)
-        tell(f"put into the bare server in {found.bare[-1]:.1f} s")
+        contents = [batch.chunks for batch in self._batches]
+        results.bare.append(asyncio.run(self._limit.put_all(contents, self._at_once)))
+        results.bare_cpu.append(usage(self._limit.pid).cpu_seconds - before)
+        print_progress(f"put into the bare server in {results.bare[-1]:.1f} s")
 
-    def store(self, found: Condition) -> None:
+    def store(self, results: Condition) -> None:
         """Put all batches into a started, empty store."""
-        found.store.append(asyncio.run(put_all(self._store, self._made, self._at_once)))
-        tell(f"put into the store in {found.store[-1].seconds:.1f} s")
+        results.store.append(asyncio.run(put_all(self._store, self._batches, self._at_once)))
+        print_progress(f"put into the store in {results.store[-1].seconds:.1f} s")
         self._store.stop()
         self._store = self._new_store()
 
@@ -232,10 +237,10 @@ class Bench:
 def measure(devices: int, samples: int, at_once: int, passes: int, pause_seconds: float) -> None:
     """Measure and print the table."""
     batches = Batches(samples)
-    made = [OneBatch(batches.encoded(number)) for number in range(devices)]
+    batches_in_memory = [OneBatch(batches.encoded(number)) for number in range(devices)]
     stay, at_hand = Condition(), Condition()
     with programs() as ours, loopback_copy(0, ours.folder) as limit:
-        bench = Bench(ours, limit, made, samples, at_once)
+        bench = Bench(ours, limit, batches_in_memory, samples, at_once)
         written: list[Path] = []
         for number in range(passes):
             turns = [
@@ -253,21 +258,21 @@ def measure(devices: int, samples: int, at_once: int, passes: int, pause_seconds
             bench.plain(Condition(), f"before-{number}").unlink()
             bench.plain(at_hand, f"again-{number}").unlink()
             bench.store(at_hand)
-    total_bytes = sum(batch.digest.size_bytes for batch in made)
+    total_bytes = sum(batch.digest.size_bytes for batch in batches_in_memory)
     title = (
         f"{devices * samples:,} samples, {total_bytes / 1e9:.2f} GB, {devices} devices, "
         f"{at_once} at once, medians of {passes}"
     )
-    show(table(title, devices * samples, {"files stay": stay, "memory at hand": at_hand}))
+    print_result(table(title, devices * samples, {"files stay": stay, "memory at hand": at_hand}))
 
 
-def table(title: str, samples: int, found: Mapping[str, Condition]) -> str:
+def table(title: str, samples: int, results: Mapping[str, Condition]) -> str:
     """Format the results by condition."""
     lines = [
         f"| {title} | samples/s | seconds, each | processor, s | the store's share |",
         "|---|---|---|---|---|",
     ]
-    for name, condition in found.items():
+    for name, condition in results.items():
         ours = [one.seconds for one in condition.store]
         cpu = [one.cpu_seconds for one in condition.store]
         measured = [("store", ours, f"{median(cpu):.1f}"), ("plain writes", condition.plain, "")]
@@ -278,7 +283,7 @@ def table(title: str, samples: int, found: Mapping[str, Condition]) -> str:
             rate = f"{samples / median(seconds):,.0f}"
             share = "" if seconds is ours else f"{median(seconds) / median(ours):.2f}"
             lines.append(f"| {name}: {what} | {rate} | {_each(seconds)} | {spent} | {share} |")
-    taken = [one for condition in found.values() for one in condition.store]
+    taken = [one for condition in results.values() for one in condition.store]
     kept_up = [one.part_seconds[0] / one.part_seconds[-1] for one in taken]
     peak = max(one.peak_bytes for one in taken) / MEGABYTE
     last = f"{median(kept_up):.2f} | {_each(kept_up, 2)}"

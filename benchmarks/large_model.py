@@ -16,7 +16,15 @@ from statistics import median
 
 from loopback_copy import loopback_copy
 from no_op_devices import no_op_run, run_rounds
-from programs import MEGABYTE, forget_peak, programs, show, tell, usage, warn_if_busy
+from programs import (
+    MEGABYTE,
+    forget_peak,
+    print_progress,
+    print_result,
+    programs,
+    usage,
+    warn_if_busy,
+)
 from round_overhead import WARM_UP_ROUNDS, Seconds
 
 from hfmds.domain.recipe import ModelSpec
@@ -44,10 +52,10 @@ async def measure(model: ModelSpec, devices: int, passes: int, rounds: int) -> N
                 for _ in range(rounds):
                     seconds.copying.append(await limit.round(devices, durable=False))
                     seconds.durable.append(await limit.round(devices, durable=True))
-            tell(f"pass {number + 1}/{passes}: round {median(seconds.ours):.2f} s")
+            print_progress(f"pass {number + 1}/{passes}: round {median(seconds.ours):.2f} s")
     ours_seconds, copying, durable = map(median, (seconds.ours, seconds.copying, seconds.durable))
     above_bytes = peak_bytes - rest.rss_bytes
-    show(
+    print_result(
         f"| {devices} devices, model of {model_bytes / MEGABYTE:.0f} MB | |\n|---|---|\n"
         f"| round | {ours_seconds:.2f} s |\n"
         f"| plain gRPC copying | {copying:.2f} s, ours {ours_seconds / copying:.1f}x |\n"
@@ -56,9 +64,9 @@ async def measure(model: ModelSpec, devices: int, passes: int, rounds: int) -> N
         f"| of that at rest | {rest.rss_bytes / MEGABYTE:.0f} MB |\n"
         f"| above rest, in models | {above_bytes / model_bytes:.1f} |"
     )
-    show("\n| as devices see it | median, s |\n|---|---|")
+    print_result("\n| as devices see it | median, s |\n|---|---|")
     for name, values in seconds.steps.items():
-        show(f"| {name} | {median(values):.2f} |")
+        print_result(f"| {name} | {median(values):.2f} |")
 
 
 def main() -> None:

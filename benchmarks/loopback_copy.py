@@ -49,14 +49,14 @@ class LoopbackCopy:
         By one client, so many at a time. As the store does with large batches, the server has the
         kernel use the memory of each for the next.
         """
-        left = iter(contents)
+        remaining = iter(contents)
 
         async def sent(chunks: Sequence[bytes]) -> AsyncIterator[bytes]:
             for chunk in chunks:
                 yield chunk
 
         async def one_after_the_other(channel: grpc.aio.Channel) -> None:
-            for chunks in left:
+            for chunks in remaining:
                 await channel.stream_unary(f"/{_SERVICE}/Keep")(sent(chunks))
 
         async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from programs import MEGABYTE, show, tell, usage, warn_if_busy
+from programs import MEGABYTE, print_progress, print_result, usage, warn_if_busy
 
 from hfmds.domain.learning import LabelledImages
 from synthesis_store.snapshots.near_duplicates import SimilarityIndex
@@ -106,7 +106,7 @@ class Growth:
             self._known[len(self._index) : len(self._index) + len(rows)] = rows
             self._add_seconds = mean_seconds(self._index.add, rows)
             if len(self._index) % (100 * _AT_ONCE) == 0:
-                tell(
+                print_progress(
                     f"{len(self._index)} images, adding one takes {self._add_seconds * 1e6:.0f} us"
                 )
 
@@ -143,15 +143,15 @@ def main() -> None:
     for size in sizes:
         growth.grow(size)
         rows.append(growth.measure())
-        tell(f"{rows[-1]}")
+        print_progress(f"{rows[-1]}")
     first = rows[0]
-    show(
+    print_result(
         "| images | lookup, us | against the first | adding, us | against the first "
         "| exact lookup, us | against the first | found | invented | memory, MB |"
     )
-    show("|---|---|---|---|---|---|---|---|---|---|")
+    print_result("|---|---|---|---|---|---|---|---|---|---|")
     for row in rows:
-        show(
+        print_result(
             f"| {row.images:,} "
             f"| {row.lookup_seconds * 1e6:.0f} | {row.lookup_seconds / first.lookup_seconds:.1f}x "
             f"| {row.add_seconds * 1e6:.0f} | {row.add_seconds / first.add_seconds:.1f}x "

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from programs import show, tell
+from programs import print_progress, print_result
 
 from hfmds.algorithm.local_work import LocalWork
 from hfmds.algorithm.methods.method_registry import method_of
@@ -200,15 +200,15 @@ def synthetic_images(real: LabelledImages, count: int) -> LabelledImages:
     first = initial_weights(model, seed=0)
     shard = real.take(order[:_TRAINED_ON])
     weights = method_of(recipe).train(LocalWork(recipe, 1, first, shard, seed=0)).weights
-    made = []
+    images_made = []
     for start in range(0, count, _PER_DEVICE):
         shard = real.take(order[start : start + _PER_DEVICE])
         work = LocalWork(recipe, 1, weights, shard, seed=start)
-        made.append(method_of(work.recipe).synthesise(work).batch.images)
-        tell(f"{start + _PER_DEVICE} of {count} synthetic images")
+        images_made.append(method_of(work.recipe).synthesise(work).batch.images)
+        print_progress(f"{start + _PER_DEVICE} of {count} synthetic images")
     return LabelledImages(
-        np.concatenate([images.pixels for images in made]),
-        np.concatenate([images.labels for images in made]),
+        np.concatenate([images.pixels for images in images_made]),
+        np.concatenate([images.labels for images in images_made]),
     )
 
 
@@ -217,11 +217,13 @@ def synthetic_images(real: LabelledImages, count: int) -> LabelledImages:
 
 def show_table(first: Sequence[str], rows: Sequence[Row]) -> None:
     """Format a Markdown table."""
-    show(f"| {' | '.join((*first, *CHANGES))} |")
-    show("|---" * (len(first) + len(CHANGES)) + "|")
+    print_result(f"| {' | '.join((*first, *CHANGES))} |")
+    print_result("|---" * (len(first) + len(CHANGES)) + "|")
     for cells, found in rows:
-        show(f"| {' | '.join((*cells, *(f'{100 * found[name]:.1f}' for name in CHANGES)))} |")
-    show("")
+        print_result(
+            f"| {' | '.join((*cells, *(f'{100 * found[name]:.1f}' for name in CHANGES)))} |"
+        )
+    print_result("")
 
 
 def report(what: str, images: LabelledImages, *, distinct: bool) -> None:
@@ -233,8 +235,8 @@ def report(what: str, images: LabelledImages, *, distinct: bool) -> None:
     measured = {}
     for name, measure in MEASURES.items():
         measured[name] = distances(measure, images, changed)
-        tell(f"{what}: {name}")
-    show(f"### {len(images):,} {what}\n")
+        print_progress(f"{what}: {name}")
+    print_result(f"### {len(images):,} {what}\n")
     columns = ("like another class, %", "like any other, %")
 
     def row(first: str, result: Distances, threshold: float) -> Row:
@@ -242,14 +244,14 @@ def report(what: str, images: LabelledImages, *, distinct: bool) -> None:
         return (first, *alarms), result.found(threshold)
 
     others = "any other one" if distinct else "one of another class"
-    show(f"Found, in %, where {100 * FALSE_RATE:g} % are taken for {others}:\n")
+    print_result(f"Found, in %, where {100 * FALSE_RATE:g} % are taken for {others}:\n")
     rows = []
     for name, result in measured.items():
         nearest = result.any_class if distinct else result.other_class
         threshold = float(np.quantile(nearest, FALSE_RATE))
         rows.append(row(f"{name}, {threshold:.2f}", result, threshold))
     show_table(("measure, threshold", *columns), rows)
-    show("Found, in %, by ours:\n")
+    print_result("Found, in %, by ours:\n")
     result = measured["colour means and edges (ours)"]
     show_table(("threshold", *columns), [row(f"{t:g}", result, t) for t in THRESHOLDS])
 

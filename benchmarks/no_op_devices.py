@@ -96,11 +96,11 @@ class MemoryContent:
 
     def read(
         self, digest: Digest, offset: int = 0, chunk_bytes: int = CHUNK_BYTES
-    ) -> Iterator[Piece]:
+    ) -> Iterator[bytes]:
         if offset == 0 and max(map(len, self._blobs[digest])) <= chunk_bytes:
-            return iter(self._blobs[digest])
-        whole = b"".join(self._blobs[digest])
-        return (whole[at : at + chunk_bytes] for at in range(offset, len(whole), chunk_bytes))
+            return map(bytes, self._blobs[digest])  # protobuf takes no views
+        content = b"".join(self._blobs[digest])
+        return (content[at : at + chunk_bytes] for at in range(offset, len(content), chunk_bytes))
 
     def offset(self, owner: str, digest: Digest) -> int:
         return sum(map(len, self._partial.get(digest, ())))
@@ -233,16 +233,16 @@ async def run_rounds(
     """Create the run and act as its devices; return the times of all tasks."""
     asyncio.get_running_loop().set_default_executor(InPlace())
     admin = AdminClient(peer)
-    found: list[TaskTimes] = []
+    all_times: list[TaskTimes] = []
 
     def note(times: TaskTimes) -> None:
-        found.append(times)
+        all_times.append(times)
         on_task(times)
 
     try:
         await admin.create_run(spec, run_id)
         devices = [NoOpDevice(peer, number, note) for number in range(spec.recipe.cohort_size)]
         await asyncio.gather(*(device.run(run_id) for device in devices))
-        return found
+        return all_times
     finally:
         await admin.close()

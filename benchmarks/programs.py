@@ -71,13 +71,13 @@ def warn_if_busy() -> bool:
     return load > _QUIET_LOAD
 
 
-def tell(text: str) -> None:
+def print_progress(text: str) -> None:
     """Print progress to stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
-def show(text: str) -> None:
+def print_result(text: str) -> None:
     """Print a part of the result as Markdown."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
@@ -112,13 +112,12 @@ class Programs:
         *,
         store: str = "127.0.0.1:1",  # FedAvg never calls it
         listen: str = ANY_PORT,
-        module: str = "coordinator",
         wait: bool = True,
         **settings: str,
     ) -> Program:
         """Start the coordinator; the address of a killed one makes it a restart."""
         given = {"listen": listen, "data_dir": str(self.folder / "coordinator"), "store": store}
-        return self._start("coordinator", module, wait=wait, **given, **settings)
+        return self._start("coordinator", "coordinator", wait=wait, **given, **settings)
 
     def start_device(self, name: str, *, wait: bool = True, **settings: str) -> Program:
         """Start an edge client."""
@@ -136,9 +135,9 @@ class Programs:
         }
         ours = {f"HFMDS_{key.upper()}": value for key, value in settings.items()}
         theirs = {key: v for key, v in os.environ.items() if not key.startswith("HFMDS_")}
-        # A package starts by its name, a script of this folder by its path.
-        command = [sys.executable, *([module] if module.endswith(".py") else ["-m", module])]
-        child = self._supervisor.start(name, command, {**theirs, **_ONE_THREAD, **ours})
+        child = self._supervisor.start(
+            name, [sys.executable, "-m", module], {**theirs, **_ONE_THREAD, **ours}
+        )
         program = Program(child, file)
         if wait:
             program.wait_until_ready()

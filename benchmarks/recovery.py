@@ -21,7 +21,7 @@ from collections import defaultdict
 from statistics import median
 
 from no_op_devices import NoOpDevice, TaskTimes, no_op_run
-from programs import Program, Programs, programs, show, tell, warn_if_busy
+from programs import Program, Programs, print_progress, print_result, programs, warn_if_busy
 
 from hfmds.wire.clients.admin_client import AdminClient
 
@@ -89,8 +89,8 @@ def import_seconds() -> float:
 
 async def measure(devices: int, kills: int) -> None:
     """Kill several times and print the table."""
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    found["importing the coordinator"] = [import_seconds() for _ in range(_IMPORTS)]
+    times_by_event: defaultdict[str, list[float]] = defaultdict(list)
+    times_by_event["importing the coordinator"] = [import_seconds() for _ in range(_IMPORTS)]
     events = Events()
     with programs() as ours:
         coordinator = ours.start_coordinator()
@@ -106,15 +106,17 @@ async def measure(devices: int, kills: int) -> None:
         for number in range(kills):
             coordinator, seconds = await killed_once(ours, coordinator, events)
             for name, value in seconds.items():
-                found[name].append(value)
-            tell(f"{number + 1}/{kills}: answered after {seconds['next call answered']:.2f} s")
+                times_by_event[name].append(value)
+            print_progress(
+                f"{number + 1}/{kills}: answered after {seconds['next call answered']:.2f} s"
+            )
             if at_work.done():  # only by an error: the run is endless
                 at_work.result()
         at_work.cancel()
         await asyncio.gather(at_work, return_exceptions=True)
-    show(f"| {devices} devices, {kills} kills | median, s | longest, s |\n|---|---|---|")
-    for name, values in found.items():
-        show(f"| {name} | {median(values):.2f} | {max(values):.2f} |")
+    print_result(f"| {devices} devices, {kills} kills | median, s | longest, s |\n|---|---|---|")
+    for name, values in times_by_event.items():
+        print_result(f"| {name} | {median(values):.2f} | {max(values):.2f} |")
 
 
 def main() -> None:

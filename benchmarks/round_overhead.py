@@ -8,24 +8,21 @@ bytes through plain gRPC to memory (loopback_copy.py), and the same with each up
 synced to disk, which is the cost of durability alone.
 
 The first table has medians, and the processor time of both servers in a round, which says more than
-the clock on a busy machine. The second table has a round's time as the devices see it, the third
-the coordinator's own steps (timed_coordinator.py).
+the clock on a busy machine. The second table has a round's time as the devices see it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import median
 
 from loopback_copy import LoopbackCopy, loopback_copy
 from no_op_devices import PAPER_CNN, TaskTimes, no_op_run, run_rounds
-from programs import MEGABYTE, Programs, programs, show, tell, usage, warn_if_busy
+from programs import MEGABYTE, Programs, print_progress, print_result, programs, usage, warn_if_busy
 
 from hfmds.algorithm.models.building import initial_weights
 from hfmds.wire.tensors import encode_weights
@@ -60,8 +57,7 @@ class Seconds:
             for name, begin, end in (
                 ("download of a device", "assigned", "downloaded"),
                 ("making the update (device)", "downloaded", "made"),
-                ("upload of a device, until durable", "made", "uploaded"),
-                ("hand-in of a device, until accepted", "uploaded", "accepted"),
+                ("upload of a device, until accepted", "made", "accepted"),
             ):
                 taken = [getattr(task, end) - getattr(task, begin) for task in now]
                 self.steps[name].append(median(taken))
@@ -75,9 +71,9 @@ async def measure(
     """Measure all three ways in turns for each number of devices."""
     coordinator = ours.start_coordinator()
     await run_rounds(coordinator.peer, "first", no_op_run(1, 1))  # which has torch loaded
-    found = {count: Seconds() for count in devices}
+    seconds_by_devices = {count: Seconds() for count in devices}
     for number in range(passes):
-        for count, seconds in found.items():
+        for count, seconds in seconds_by_devices.items():
             spec = no_op_run(count, WARM_UP_ROUNDS + rounds + 1)
             before = usage(coordinator.pid).cpu_seconds
             tasks = await run_rounds(coordinator.peer, f"n{count}-{number}", spec)
@@ -90,53 +86,32 @@ async def measure(
             seconds.copying_cpu.append((usage(limit.pid).cpu_seconds - before) / rounds)
             for _ in range(rounds):
                 seconds.durable.append(await limit.round(count, durable=True))
-            tell(
+            print_progress(
                 f"pass {number + 1}/{passes}, {count} devices: round {median(seconds.ours):.3f} s, "
                 f"copying {median(seconds.copying):.3f} s"
             )
     coordinator.stop()
-    return found
+    return seconds_by_devices
 
 
-async def timed_steps(ours: Programs, devices: int, rounds: int) -> dict[str, list[float]]:
-    """Measure the coordinator's steps: count, seconds, and seconds of computing."""
-    script = str(Path(__file__).with_name("timed_coordinator.py"))
-    coordinator = ours.start_coordinator(module=script)
-    await run_rounds(coordinator.peer, "timed", no_op_run(devices, rounds))
-    coordinator.stop()
-    found: dict[str, list[float]] = json.loads((ours.folder / "step-times.json").read_text())
-    return found
-
-
-def print_tables(
-    found: dict[int, Seconds], steps: dict[str, list[float]], timed_rounds: int, timed_devices: int
-) -> None:
-    """Format the three tables as Markdown."""
-    show(
+def print_tables(seconds_by_devices: dict[int, Seconds], shown: int) -> None:
+    """Print both tables as Markdown."""
+    print_result(
         "| devices | round, s | plain gRPC copying, s | ratio | copying + sync, s | ratio "
         "| CPU of the coordinator, s | CPU of the copying server, s |"
     )
-    show("|---|---|---|---|---|---|---|---|")
-    for count, s in found.items():
+    print_result("|---|---|---|---|---|---|---|---|")
+    for count, s in seconds_by_devices.items():
         ours, copying, durable = median(s.ours), median(s.copying), median(s.durable)
-        show(
+        print_result(
             f"| {count} | {ours:.3f} | {copying:.3f} | {ours / copying:.1f}x "
             f"| {durable:.3f} | {ours / durable:.1f}x | {median(s.server_cpu):.2f} "
             f"| {median(s.copying_cpu):.2f} |"
         )
-    shown = timed_devices if timed_devices in found else max(found)
-    show(f"\n| with {shown} devices, as they see it | median, ms |\n|---|---|")
-    for name, values in found[shown].steps.items():
-        show(f"| {name} | {1e3 * median(values):.0f} |")
-    show(
-        f"\n| coordinator's step, {timed_devices} devices | times per round | ms per round "
-        "| of those computing |\n|---|---|---|---|"
-    )
-    for name, (times, wall, cpu) in sorted(steps.items(), key=lambda item: -item[1][1]):
-        show(
-            f"| `{name.partition(':')[2]}` | {times / timed_rounds:.1f} "
-            f"| {1e3 * wall / timed_rounds:.1f} | {1e3 * cpu / timed_rounds:.1f} |"
-        )
+    shown = shown if shown in seconds_by_devices else max(seconds_by_devices)
+    print_result(f"\n| with {shown} devices, as they see it | median, ms |\n|---|---|")
+    for name, values in seconds_by_devices[shown].steps.items():
+        print_result(f"| {name} | {1e3 * median(values):.0f} |")
 
 
 def main() -> None:
@@ -145,7 +120,7 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="+", default=[2, 10, 20, 100])
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=7, help="measured rounds of each pass")
-    parser.add_argument("--steps-with", type=int, default=20, help="devices of tables 2 and 3")
+    parser.add_argument("--steps-with", type=int, default=20, help="devices of table 2")
     parser.add_argument(
         "--quick", action="store_true", help="run seconds, only to see that it works"
     )
@@ -155,15 +130,14 @@ def main() -> None:
         options.steps_with = 10
     warn_if_busy()
     size_bytes = len(encode_weights(initial_weights(PAPER_CNN, seed=0)))
-    tell(f"the model has {size_bytes / MEGABYTE:.2f} MB")
+    print_progress(f"the model has {size_bytes / MEGABYTE:.2f} MB")
 
     async def all_of_it() -> None:
         with loopback_copy(size_bytes) as limit, programs() as ours:
-            found = await measure(ours, limit, options.devices, options.passes, options.rounds)
-        rounds = WARM_UP_ROUNDS + options.rounds
-        with programs() as ours:
-            steps = await timed_steps(ours, options.steps_with, rounds)
-        print_tables(found, steps, rounds, options.steps_with)
+            seconds_by_devices = await measure(
+                ours, limit, options.devices, options.passes, options.rounds
+            )
+        print_tables(seconds_by_devices, options.steps_with)
 
     asyncio.run(all_of_it())
 

@@ -27,9 +27,9 @@ from programs import (
     Program,
     allow_open_files,
     forget_peak,
+    print_progress,
+    print_result,
     programs,
-    show,
-    tell,
     usage,
     warn_if_busy,
 )
@@ -118,13 +118,15 @@ async def measure(devices: int, contributors: int, samples: int, passes: int) ->
             for number in range(passes):
                 ours.append(await serve(store, snapshot, devices))
                 copying.append(await limit.download(devices))
-                tell(f"pass {number + 1}/{passes}: {ours[-1]:.2f} s, copying {copying[-1]:.2f} s")
+                print_progress(
+                    f"pass {number + 1}/{passes}: {ours[-1]:.2f} s, copying {copying[-1]:.2f} s"
+                )
             copier_after = usage(limit.pid)
         after = usage(store.pid)
     moved = devices * snapshot.size_bytes
     cpu_seconds = (after.cpu_seconds - rest.cpu_seconds) / passes
     copier_seconds = (copier_after.cpu_seconds - copier_before.cpu_seconds) / passes
-    show(
+    print_result(
         f"| {devices} devices, {snapshot.samples} images in {len(snapshot.shards)} shards, "
         f"{snapshot.size_bytes / MEGABYTE:.0f} MB each | |\n|---|---|\n"
         f"| all have the snapshot after | {median(ours):.2f} s, "
