@@ -22,7 +22,7 @@ from hfmds.wire.shards import download_shards
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Make a draft beside `path` that replaces it, durably, if the block succeeds."""
+    """Make a draft in the folder of `path` that replaces it, durably, if the block succeeds."""
     draft = path.with_name(f".{os.getpid()}.{path.name}")
     try:
         yield draft

@@ -153,7 +153,7 @@ def _load_packed(name: str, folder: Path) -> Dataset:
     )
     if not class_names or class_names != test_names:
         raise ConfigurationError(
-            f"{folder}/train.npz and test.npz must have the same class_names; pack both anew with "
+            f"{folder}/train.npz and test.npz must have the same class_names; pack both again with "
             "hfmds data pack"
         )
     return Dataset(name, train, test, class_names)

@@ -19,7 +19,7 @@ from hfmds.errors import ConfigurationError
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 
-# Files beside images that are no images.
+# Files next to images that are no images.
 _NOTE_SUFFIXES = frozenset({".csv", ".json", ".md", ".txt", ".xml"})
 _CLUTTER = frozenset({"desktop.ini", "thumbs.db"})
 
@@ -61,7 +61,7 @@ def is_class_number(name: str) -> bool:
 def image_files(class_folder: Path) -> list[Path]:
     """Return the images of one class, sorted by name; refuse files that may be other images.
 
-    Hidden files are ignored: macOS puts a ._1.jpg, which is no image, beside 1.jpg.
+    Hidden files are ignored: macOS puts a ._1.jpg, which is no image, next to 1.jpg.
     """
     with looking_at(class_folder):
         visible = sorted(p for p in class_folder.iterdir() if not p.name.startswith("."))

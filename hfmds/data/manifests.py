@@ -42,7 +42,7 @@ def read_manifest(manifest: Path) -> tuple[list[Path], list[str]]:
                 labels.append(label)
     except (csv.Error, UnicodeDecodeError) as error:
         raise ConfigurationError(
-            f"{manifest} cannot be read as a CSV file in UTF-8 ({error}); write it anew"
+            f"{manifest} cannot be read as a CSV file in UTF-8 ({error}); write it again"
         ) from error
     if not files:
         raise ConfigurationError(f"{manifest} lists no images; a device needs at least one")

@@ -81,10 +81,10 @@ class SplitSummary:
         classes = float(np.mean([row.classes for row in rows]))
         share = float(np.mean([row.largest_share for row in rows]))
         lines.append(f"| **mean** | {images:.1f} | {classes:.1f} | | {100 * share:.0f} % |")
-        nobody = (
+        unused = (
             f"; no device holds {', '.join(self.unused_classes)}" if self.unused_classes else ""
         )
-        return "\n".join([*lines, "", f"Devices hold {self.totals}{nobody}."]) + "\n"
+        return "\n".join([*lines, "", f"Devices hold {self.totals}{unused}."]) + "\n"
 
 
 def summarise_split(

@@ -110,7 +110,7 @@ def label_skew(
 ) -> list[Indices]:
     """Each device has `classes_per_device` of the classes, and as many samples of each of them.
 
-    The classes are dealt like cards, the deck shuffled anew when it is used up: all are held by
+    The classes are dealt like cards from a deck that is shuffled again when it is empty: all go to
     equally many devices, or one more. The rarest share of a class sets the size of all shards.
     """
     _require_devices(devices)

@@ -54,8 +54,8 @@ Head = Annotated[
     str,
     typer.Option(
         metavar="HASH",
-        help="Head that an earlier verify printed. It must still be in the log: then nobody "
-        "cut off or rewrote anything up to it.",
+        help="Head that an earlier verify printed. It must still be in the log: then no "
+        "event up to it was cut off or rewritten.",
     ),
 ]
 

@@ -86,7 +86,7 @@ def init(
         _say(issue_pair(folder, authority, identity, now, lifetime, _hosts(identity, host)))
     _say(issue_pair(folder, authority, Identity(Kind.OWNER, "admin"), now, lifetime))
     output().print(
-        f"\nGive each program HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY (the .key beside it) and "
+        f"\nGive each program HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY (the .key of the same name) and "
         f"HFMDS_TLS_AUTHORITY={folder / 'authority.crt'}.\n"
         f"To let devices enrol, give the coordinator "
         f"HFMDS_ISSUER_CERTIFICATE={folder / 'device-issuer.crt'}, "

@@ -28,7 +28,7 @@ _LONGEST_LABELLED_SIDE, _LONGEST_SIDE, _SHORTEST_SIDE = 12.5, 20.0, 2.0
 _BARS, _COLOUR_BAR, _MARGIN = 0.8, 0.18, 1.6
 
 _BAR_COLOUR, _LINE_COLOUR = "#8796a8", "#e6e6e6"
-_NOBODY_COLOUR, _HATCH_COLOUR = "#c0392b", "#e9b5ae"
+_UNUSED_COLOUR, _HATCH_COLOUR = "#c0392b", "#e9b5ae"
 # From a green that is clearly not the white of zero.
 _COLOURS = ListedColormap(colormaps["YlGnBu"](np.linspace(0.25, 1.0, 256)))
 
@@ -101,7 +101,7 @@ def _label_classes(axes: Axes, summary: SplitSummary, height: float) -> None:
     axes.tick_params(axis="y", length=0, labelsize=min(9.0, 6.5 * step * height / _ROW_LABEL))
     for tick, name in zip(axes.get_yticklabels(), shown, strict=True):
         if name in summary.unused_classes:
-            tick.set_color(_NOBODY_COLOUR)
+            tick.set_color(_UNUSED_COLOUR)
     for place in _unused(summary):
         row = axes.axhspan(place, place + 1, facecolor="none", edgecolor=_HATCH_COLOUR, linewidth=0)
         row.set_hatch("////")
@@ -139,7 +139,9 @@ def _draw_class_totals(axes: Axes, summary: SplitSummary) -> None:
     axes.tick_params(axis="y", labelleft=False, length=0)
     axes.spines[["top", "right"]].set_visible(False)
     for place in _unused(summary):
-        axes.text(0, place + 0.5, " nobody", va="center", color=_NOBODY_COLOUR, fontsize="x-small")
+        axes.text(
+            0, place + 0.5, " no device", va="center", color=_UNUSED_COLOUR, fontsize="x-small"
+        )
 
 
 def _unused(summary: SplitSummary) -> list[int]:

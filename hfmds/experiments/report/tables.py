@@ -229,7 +229,7 @@ def troubles(results: ExperimentResults) -> Iterator[str]:
 
 
 def _accuracy_table(results: ExperimentResults, columns: list[Column]) -> str:
-    """Return our numbers beside the paper's, if it has any for these arms. The best is bold.
+    """Return our numbers next to the paper's, if it has any for these arms. The best is bold.
 
     The best of the cells whose seeds are all done: a mean over the easy ones proves nothing.
     """

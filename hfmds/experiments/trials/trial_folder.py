@@ -7,7 +7,7 @@
     made.json               at the end: versions and time
     cost.json               for some reports: the cost for a device
 
-A file is complete or absent: it is written beside its place and then moved there.
+A file is complete or absent: it is written under another name and then moved.
 """
 
 from __future__ import annotations
@@ -79,9 +79,7 @@ class TrialFolder:
 
     def cost(self) -> Record | None:
         """Return the cost for a device; None if it was not counted."""
-        cost = self._read_json(COST)
-        # Early counts gave every round a pool and a share of a refresh: they are made anew.
-        return cost if cost and "rounds_with_pool" in cost else None
+        return self._read_json(COST)
 
     def keep_cost(self, cost: Record) -> None:
         """Store the cost for a device."""

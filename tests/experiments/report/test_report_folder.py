@@ -164,12 +164,6 @@ def test_a_damaged_outline_is_made_again_by_running(folder: ReportFolder) -> Non
         write_report(folder)
 
 
-def test_a_count_of_an_earlier_version_is_made_anew(plan: TrialPlan, folder: ReportFolder) -> None:
-    own = TrialFolder(folder.trials, plan.outline.cells[0].trial_id)
-    own.keep_cost({"training": 1.0, "training_rounds": 4, "per_round": 1.0})
-    assert own.cost() is None
-
-
 def test_the_numbers_are_all_there(written: Path) -> None:
     numbers = json.loads((written / "results.json").read_text())
     by_arm = {one["arm"]: one for one in numbers["summary"]}
