@@ -1,6 +1,6 @@
 """The outline of an experiment: its cells and their trials, stored as JSON with the results.
 
-With it a report can be written again, on another machine too, without the data set or the experiment.
+With it a report can be written again on another machine, without data set and experiment.
 """
 
 from __future__ import annotations
