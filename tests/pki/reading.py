@@ -1,4 +1,4 @@
-"""What a certificate says, for tests."""
+"""Reads certificates for tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hfmds.service.security.identity import Identity, identity_from
 
 
 def identity_in(pem: bytes) -> Identity:
-    """The one identity that a certificate names."""
+    """Return the identity that a certificate names."""
     certificate = x509.load_pem_x509_certificate(pem)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)

@@ -1,4 +1,4 @@
-"""What certificates of a fleet say, and where they are kept."""
+"""The content of a fleet's certificates, and their files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests of devices for certificates, sound ones and others."""
+"""Certificate requests of devices, valid and invalid."""
 
 from __future__ import annotations
 

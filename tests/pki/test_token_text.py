@@ -1,4 +1,4 @@
-"""Tokens: what they say, and what they keep to themselves."""
+"""The text form of tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three programs on PostgreSQL and S3, whose servers are killed under them."""
+"""The three programs on PostgreSQL and S3, while the test kills those servers."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_a_program_that_has_lost_its_storage_says_so_until_it_is_back(
             return refusal.code, refusal.read().decode()
 
     def shown() -> float:
-        """By the metric, which is asked of a program without storage, too."""
+        """Return the metric of readiness, which works without storage, too."""
         with urllib.request.urlopen(f"{pages}/metrics") as answer:
             (found,) = re.findall(r"^hfmds_\w+_ready (\S+)$", answer.read().decode(), re.MULTILINE)
         return float(found)

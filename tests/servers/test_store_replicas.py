@@ -1,4 +1,4 @@
-"""Two stores on one PostgreSQL and one S3 serve one dataset; one of them is killed in between."""
+"""Two stores on one PostgreSQL and one S3 serve one dataset. The test kills one of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEVICES = "abcd"
 
 @dataclass
 class Replica:
-    """One of the stores."""
+    """A replica of the store."""
 
     start: Callable[[], Program]
 
@@ -76,7 +76,7 @@ def replicas(tmp_path: Path, postgres_url: str, s3_blobs_url: str) -> Iterator[l
 
 @asynccontextmanager
 async def client_of(*replicas: Replica) -> AsyncIterator[StoreClient]:
-    """A client that knows these stores."""
+    """Open a client with the addresses of these stores."""
     address = ",".join(replica.address for replica in replicas)
     client = StoreClient(Peer("synthesis store", address, "HFMDS_STORE"))
     try:
@@ -86,7 +86,7 @@ async def client_of(*replicas: Replica) -> AsyncIterator[StoreClient]:
 
 
 class Meddling(Staging):
-    """Does something once, when the first bytes have come."""
+    """Content that runs an action once, at the first bytes."""
 
     intercept: Callable[[], None] | None = None
 

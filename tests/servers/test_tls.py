@@ -1,4 +1,4 @@
-"""TLS to the servers of components/tls-storage: by a private authority, and to nobody else."""
+"""TLS to the servers of components/tls-storage, with a private authority."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority that made neither server's certificate."""
+    """An authority that signed neither server's certificate."""
     return made_by_an_authority(tmp_path_factory.mktemp("others"), "localhost").authority
 
 
@@ -49,7 +49,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def checked(url: str, port: int, host: str, authority: Path) -> str:
-    """The URL as k8s/README.md has it written."""
+    """Return the URL as k8s/README.md writes it."""
     where, _, options = url.rpartition("?")
     before, _, name = where.rpartition("/")
     credentials = before.rpartition("@")[0]
@@ -109,7 +109,7 @@ def s3(tls: TlsFiles) -> Iterator[S3Server]:
 
 
 def told(server: S3Server, authority: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Have a program find the server as components/tls-storage tells it; where its content is."""
+    """Set the environment as components/tls-storage does; return the URL of the content."""
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))

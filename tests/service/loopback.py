@@ -1,4 +1,4 @@
-"""A service with one method of each kind, and ways to run and call it on loopback."""
+"""A service with one method of each kind, to run and call on loopback."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -144,7 +144,7 @@ async def running(
     access: Access | None = None,
     **given: Any,
 ) -> AsyncIterator[Running]:
-    """A server on a free port of 127.0.0.1 for the time of the block; `given` as it takes them."""
+    """Run a server on a free port of 127.0.0.1. `given` are further arguments of the server."""
     it = Running(behave, limits, tls, access or {}, given)
     await it.start()
     try:

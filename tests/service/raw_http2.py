@@ -1,4 +1,4 @@
-"""HTTP/2 by hand, for callers and servers that a library would not let be so rude."""
+"""HTTP/2 by hand, for calls and answers that a library would not send."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _TAKEN = 1  # of settings
 
 
 def connected(address: str) -> socket.socket:
-    """A plain connection; reading from it fails after ten seconds."""
+    """Open a plain connection. Reading from it fails after ten seconds."""
     return socket.create_connection(split_address(address), timeout=10)
 
 
 def is_closed(connection: socket.socket) -> bool:
-    """Whether the other side closes it, whatever it says before; False: it says nothing more."""
+    """Return whether the other side closes the connection; False if it only stays silent."""
     try:
         while connection.recv(65536):
             pass
@@ -35,7 +35,7 @@ def is_closed(connection: socket.socket) -> bool:
 async def answer_as_web_server(
     status: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Answer each call with this status of HTTP's, and with nothing of gRPC's."""
+    """Answer each call with this HTTP status, and without gRPC metadata."""
     await reader.readexactly(len(PREFACE))
     writer.write(settings())
     with suppress(asyncio.IncompleteReadError):  # the caller is gone
@@ -56,7 +56,7 @@ def settings() -> bytes:
 
 
 def request(path: str) -> bytes:
-    """The headers of a gRPC call as stream 1."""
+    """Return the headers of a gRPC call as stream 1."""
     headers = {
         ":method": "POST",
         ":scheme": "http",
@@ -77,7 +77,7 @@ def data(content: bytes) -> bytes:
 
 
 def message_start(length: int) -> bytes:
-    """How gRPC announces a message of so many bytes."""
+    """Return the gRPC prefix of a message of so many bytes."""
     return struct.pack(">BI", 0, length)
 
 

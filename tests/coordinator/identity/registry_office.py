@@ -1,4 +1,4 @@
-"""The coordinator's books of a fleet on real tables, with a clock that the test moves."""
+"""The identity objects of a coordinator on real tables, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OLGA = "admin/owner olga"
 
 
 class Office:
-    """All parts that a coordinator has for it; another one on the same folder is a replica."""
+    """The identity objects of one coordinator. A second one on the same folder is a replica."""
 
     def __init__(self, folder: Path, *, issuer: Authority | None = None) -> None:
         self.now = START
@@ -54,14 +54,14 @@ class Office:
         return self.now
 
     def token(self, seconds: float = DAY, **terms: object) -> Token:
-        """A good enrolment token."""
+        """Create a valid enrolment token."""
         token = new_token(TokenKind.ENROL)
         given = EnrolmentTerms(**terms)  # type: ignore[arg-type]
         self.tokens.create(new(token, given, seconds), OLGA)
         return token
 
     def admin(self, role: Role = Role.VIEWER, name: str = "vera", seconds: float = DAY) -> Token:
-        """A good admin token."""
+        """Create a valid admin token."""
         token = new_token(TokenKind.ADMIN)
         self.tokens.create(new(token, AdminTerms(role), seconds, name), OLGA)
         return token
@@ -69,17 +69,17 @@ class Office:
     def enrol(
         self, key: DeviceKey, token: Token | None = None, device_id: str = ""
     ) -> DeviceCertificate:
-        """What a device does."""
+        """Enrol as a device does."""
         nonce, request = self.enrolment.begin(), key.request()
         text = token.text if token else ""
         return self.enrolment.enrol(text, nonce, device_id, request, key.proof(nonce, request))
 
     def renew(self, shown: DeviceCertificate, key: DeviceKey) -> DeviceCertificate:
-        """What a device does in time."""
+        """Renew a certificate as a device does."""
         return self.enrolment.renew(shown.device_id, certificate(shown), key.request())
 
     def log(self) -> list[str]:
-        """The kinds of the events of the fleet."""
+        """Return the kinds of the fleet's events."""
         return [event.kind for event in self._events.events(self.fleet.log_id, 0, 1000)]
 
 

@@ -1,4 +1,4 @@
-"""Who gets a certificate, and who does not; clocks are the test's."""
+"""Which devices get a certificate. The test moves the clocks."""
 
 from __future__ import annotations
 

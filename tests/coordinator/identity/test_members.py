@@ -1,4 +1,4 @@
-"""Who is shut out, and what the books say of it."""
+"""Revocation and quarantine, and their records."""
 
 from __future__ import annotations
 

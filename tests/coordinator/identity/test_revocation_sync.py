@@ -1,4 +1,4 @@
-"""Who is shut out is told to this coordinator's gate and to the store."""
+"""Exclusions reach the gate of this coordinator and the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 
 
 class Store:
-    """Keeps a list, and what it was asked."""
+    """A store that notes its list and its calls."""
 
     def __init__(self) -> None:
         self.held: Exclusions | None = None
@@ -35,7 +35,7 @@ class Store:
 
 
 class Post:
-    """A revocations with all that it looks at."""
+    """A revocation sync with its collaborators."""
 
     def __init__(self, folder: Path) -> None:
         self.office = Office(folder)

@@ -1,4 +1,4 @@
-"""Tokens of devices and people: made, listed, ended, and kept as hashes only."""
+"""Tokens of devices and people: creation, list, end, and storage as hashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the web page is told: the same as operators, bounded, and harmless to a browser."""
+"""The JSON for the web page: the same data as for operators, bounded and harmless."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def look(folder: Path, question: Callable[[WebBench], Awaitable[Any]]) -> 
 
 
 async def completed(page: WebBench, spec: RunSpec, run_id: str = "run") -> None:
-    """Have a run that one device has brought to its end."""
+    """Complete a run with one device."""
     await page.bench.create(spec, run_id)
     tasks = spec.recipe.rounds * (2 if spec.recipe.method.samples_per_device else 1)
     await page.bench.play("camera", tasks, echo)
@@ -292,7 +292,7 @@ def test_text_stands_out_in_light_and_in_dark() -> None:
 
 
 def contrast(one: str, other: str) -> float:
-    """As WCAG 2 defines it."""
+    """Return the contrast ratio of WCAG 2."""
     brighter, darker = sorted(map(luminance, (one, other)), reverse=True)
     return (brighter + 0.05) / (darker + 0.05)
 

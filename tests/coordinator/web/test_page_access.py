@@ -1,4 +1,4 @@
-"""Who may see the web page, and who is sent away."""
+"""Which visitors the web page admits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def server(fleet: FleetCertificates) -> TlsFiles:
 
 
 def browser(authority: Path, own: TlsFiles | None = None) -> ssl.SSLContext:
-    """What a client believes, and what it shows."""
+    """Make the TLS context of a browser, with a certificate to show."""
     context = ssl.create_default_context(cafile=authority)
     if own:
         context.load_cert_chain(own.certificate, own.key)

@@ -1,4 +1,4 @@
-"""Connections to the web page that are no good HTTP."""
+"""Connections to the web page that do not speak proper HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The web page over a coordinator without other sockets, and a store of pictures in memory."""
+"""The web page of a coordinator without other sockets, and a snapshot store in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOMENT = datetime(2026, 3, 1, 12, 30, tzinfo=UTC)
 def batch_of(
     labels: Sequence[int], grey: Sequence[int], model: ModelSpec = MODEL
 ) -> SyntheticBatch:
-    """Images of one grey each, all alike in what was measured of them."""
+    """Make images of one grey each, with the same measured leakage."""
     levels = np.array(grey, np.uint8).reshape(-1, 1, 1, 1)
     images = LabelledImages(
         np.broadcast_to(levels, (len(grey), *model.image_shape)).copy(), np.array(labels, np.int64)
@@ -43,7 +43,7 @@ def batch_of(
 
 
 class SnapshotsInMemory:
-    """Has snapshots; may be away."""
+    """A snapshot store that may be away."""
 
     def __init__(self) -> None:
         self.away = False
@@ -52,7 +52,7 @@ class SnapshotsInMemory:
         self._shards: dict[Digest, bytes] = {}
 
     def seal(self, snapshot_id: str, run_id: str, *batches: SyntheticBatch) -> None:
-        """Have a snapshot of these batches, a shard each."""
+        """Add a snapshot of these batches, one shard each."""
         model = replace(MODEL, channels=batches[0].images.pixels.shape[1])
         labels = np.concatenate([batch.images.labels for batch in batches])
         shards, histograms = [], histograms_of(batches[0])
@@ -102,7 +102,7 @@ class SnapshotsInMemory:
 
 
 class Clock:
-    """The time as the page sees it: as it is, or later."""
+    """The real time, or a later one."""
 
     def __init__(self) -> None:
         self.ahead_seconds = 0.0
@@ -113,7 +113,7 @@ class Clock:
 
 @dataclass
 class WebBench:
-    """A coordinator with its page, and a browser's place before it."""
+    """A coordinator with its page, and an HTTP client."""
 
     bench: Workbench
     snapshots: SnapshotsInMemory
@@ -123,13 +123,13 @@ class WebBench:
     gate: Gate
 
     async def get(self, path: str, **options: Any) -> Any:
-        """The JSON there; the answer must be good."""
+        """Return the JSON of a successful answer."""
         async with self.client.get(path, **options) as answer:
             assert answer.status == 200, await answer.text()
             return await answer.json()
 
     async def refused(self, path: str, **options: Any) -> tuple[int, str]:
-        """The status and the reason."""
+        """Return the status and the reason of a refusal."""
         async with self.client.get(path, allow_redirects=False, **options) as answer:
             return answer.status, (await answer.json())["error"]
 
@@ -142,7 +142,7 @@ async def web_bench(
     gate: Gate | None = None,
     **options: Any,
 ) -> AsyncIterator[WebBench]:
-    """A page on a free port of this machine."""
+    """Serve the page on a free port of this machine."""
     async with workbench(folder) as bench:
         snapshots, clock = SnapshotsInMemory(), Clock()
         gate = gate or Gate(clock)

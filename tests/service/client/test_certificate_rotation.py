@@ -1,4 +1,4 @@
-"""A certificate that was replaced is shown from then on."""
+"""Clients show a replaced certificate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DAY = timedelta(days=1)
 
 
 class Client:
-    """Counts how often it was opened anew."""
+    """Counts how often it was reopened."""
 
     reopened = 0
 

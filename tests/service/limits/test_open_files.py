@@ -1,4 +1,4 @@
-"""That a server may have many files open, or says so."""
+"""A server raises its limit of open files, or warns."""
 
 from __future__ import annotations
 

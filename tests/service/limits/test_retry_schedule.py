@@ -1,4 +1,4 @@
-"""That a fleet of any size comes back evenly, and a small one soon."""
+"""A fleet of any size comes back evenly, and a small fleet soon."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def check_ins(
     until: float,
     late_seconds: float = 0.0,
 ) -> Counter[int]:
-    """Check-ins per second of devices that never find work and come back when they are told.
+    """Simulate devices that never find work; return the check-ins of each second.
 
-    Each is up to `late_seconds` late, as networks and clocks are.
+    Each device is up to `late_seconds` late.
     """
     draw, queue, by_second = random.Random(0), list(arrivals), Counter[int]()
     heapq.heapify(queue)

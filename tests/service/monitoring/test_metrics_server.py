@@ -11,7 +11,7 @@ from tests.service.raw_http2 import connected, is_closed
 
 
 class Supervised:
-    """A process that can be asked whether it is ready."""
+    """A process with a reason not to be ready."""
 
     reason: str | None = "starting"
 

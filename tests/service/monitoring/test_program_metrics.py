@@ -1,4 +1,4 @@
-"""What every program tells of itself."""
+"""The metrics that every program has."""
 
 import os
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""Spans within one process: where they hang, what they say, and that there are none when off."""
+"""Spans within one process: their parents, their attributes, and none without tracing."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -19,7 +19,7 @@ TRAIN = SpanPlace("run.1/3", "train", parent="round")
 
 
 class Traced:
-    """Tracing that is on, and what it has made."""
+    """Tracing with the spans that it made."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()

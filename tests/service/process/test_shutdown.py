@@ -1,4 +1,4 @@
-"""How a process ends; clocks are the test's."""
+"""The end of a process. The test moves the clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who made a call, as a log remembers it."""
+"""The name of a caller in logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hfmds.service.security.identity import Identity, Kind
 
 
 class Context:
-    """As much of a call as is looked at."""
+    """The part of a call that names its caller."""
 
     def __init__(self, peer: str) -> None:
         self._peer = peer

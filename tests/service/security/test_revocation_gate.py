@@ -1,4 +1,4 @@
-"""Who is shut out is kept out: at the next call, and in the middle of one."""
+"""The gate refuses excluded callers: at the next call, and in the middle of a call."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def talk(
     conversation: Callable[[Peer, Stub, Running], Awaitable[Any]],
     **given: Any,
 ) -> Any:
-    """What comes of a conversation of a caller with a server of the fleet."""
+    """Run a conversation of a caller with a server of the fleet."""
 
     async def main() -> Any:
         server = fleet.of(Identity(Kind.SERVICE, "tester")) if caller else None
@@ -125,7 +125,7 @@ async def test_a_certificate_that_runs_out_during_a_connection_is_refused(
 async def test_a_device_whose_clock_is_behind_believes_servers_until_their_end(
     tmp_path: Path, days: int
 ) -> None:
-    """Its clock is that of this machine: the fleet's is so many days ahead."""
+    """The device has the clock of this machine. The fleet's clock is so many days ahead."""
     fleets_now = NOW + days * DAY
     service = Identity(Kind.SERVICE, "tester")
 

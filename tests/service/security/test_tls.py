@@ -1,4 +1,4 @@
-"""Who gets through where callers have certificates, and what each may call."""
+"""Which callers TLS admits, and which methods each kind may call."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def new_authority() -> Authority:
 async def ask(
     server: TlsFiles, caller: TlsFiles | None, question: Callable[[Peer, Stub], Awaitable[Any]]
 ) -> Any:
-    """What a caller gets as an answer."""
+    """Ask a server a question as a caller."""
 
     async def conversation() -> Any:
         async with running(tls=server, access=PROBE) as it:

@@ -1,7 +1,7 @@
-"""What somebody on the network, or with a certificate of little worth, gets from a server: nothing.
+"""A server gives nothing to attackers on the network or with a worthless certificate.
 
-By hand where gRPC's own client would not be so rude. Revoked certificates are in
-tests/integration/test_membership.py, expired ones and those of strangers in test_tls.py.
+The tests send bytes by hand where gRPC's client would refuse. Revoked certificates are in
+tests/integration/test_membership.py, expired and foreign ones in test_tls.py.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fleet(tmp_path: Path) -> FleetCertificates:
 
 
 async def serving(fleet: FleetCertificates, visit: Callable[[Running], Any]) -> Any:
-    """What a visitor, who blocks, makes of a server with TLS."""
+    """Run a server with TLS, and a blocking visitor in a thread."""
 
     async def scenario() -> Any:
         async with running(tls=fleet.of(Identity(Kind.SERVICE, "tester")), access=PROBE) as it:
@@ -46,7 +46,7 @@ async def serving(fleet: FleetCertificates, visit: Callable[[Running], Any]) -> 
 
 
 def context(files: TlsFiles) -> ssl.SSLContext:
-    """As gRPC's own client has it."""
+    """Make a TLS context like that of gRPC's client."""
     made = ssl.create_default_context(cafile=str(files.authority))
     made.load_cert_chain(files.certificate, files.key)
     made.set_alpn_protocols(["h2"])
@@ -54,7 +54,7 @@ def context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def spoken(it: Running, made: ssl.SSLContext) -> bytes:
-    """The first bytes a server says to this client in HTTP/2; none if it hangs up."""
+    """Return the server's first bytes of HTTP/2; none if it hangs up."""
     host, port = split_address(it.server.address)
     with (
         suppress(ssl.SSLError, ConnectionError),
@@ -67,7 +67,7 @@ def spoken(it: Running, made: ssl.SSLContext) -> bytes:
 
 
 async def test_a_client_as_ours_is_spoken_to(fleet: FleetCertificates) -> None:
-    """Else the tests below would say nothing."""
+    """Without this, the tests below would prove nothing."""
     olga = fleet.of(Identity(Kind.OPERATOR, "olga"))
     spoken_bytes = await serving(fleet, lambda it: spoken(it, context(olga)))
     assert spoken_bytes[3:4] == b"\x04"  # its settings
@@ -130,7 +130,7 @@ async def test_a_conversation_cannot_be_played_again(fleet: FleetCertificates) -
 
 
 def said_in_a_conversation(it: Running, made: ssl.SSLContext) -> list[bytes]:
-    """What a client sends, as somebody on the network sees it."""
+    """Record the bytes that a client sends, as an attacker on the network sees them."""
     host, port = split_address(it.server.address)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     talk = made.wrap_bio(incoming, outgoing, server_hostname=host)

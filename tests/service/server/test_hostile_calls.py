@@ -1,4 +1,4 @@
-"""What a port bears of callers that mean no good, over real sockets."""
+"""Hostile calls to a port, over real sockets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def asked(it: Running) -> bytes:
 
 
 async def cut_off(it: Running, *connections: socket.socket) -> list[bool]:
-    """Whether the server ends each of them; meanwhile it serves others."""
+    """Return whether the server ends each connection. It must serve others at the same time."""
     await it.channel.channel_ready()  # its handshake, too, may last too long, and is tried again
     ends = [asyncio.create_task(asyncio.to_thread(is_closed, each)) for each in connections]
     assert await asked(it) == b"x"

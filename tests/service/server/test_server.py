@@ -199,7 +199,7 @@ async def test_a_caller_beyond_the_limit_is_told_when_to_try_again() -> None:
 
 
 async def test_calls_that_come_all_at_once_while_the_server_is_busy_wait_for_their_turn() -> None:
-    """By itself gRPC would cancel many of those that more than a thousand are before."""
+    """Without its option, gRPC would cancel calls that have more than a thousand before them."""
     sent = threading.Event()
 
     def ask(address: str) -> Counter[grpc.StatusCode]:
