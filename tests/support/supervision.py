@@ -160,7 +160,9 @@ class Supervised:
         if self._process.poll() is None:
             return
         killed = Journal.read(self._lives[-1]).killed
-        assert killed, f"{self._program} ended without a kill:\n{self.log.read_text()}"
+        assert killed, (
+            f"{self._program} ended with {self._process.returncode}, not by a kill:\n{self.log.read_text()}"
+        )
         self._address_file.unlink(missing_ok=True)
         self._process = self._launch()
 
