@@ -7,7 +7,6 @@ Three of its errors are silent, so `check` compares every graph with torch.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import operator
@@ -37,7 +36,6 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.fx.passes.dialect.common.cse_pass import CSEPass
-from torch.onnx._internal.exporter._registration import ONNXRegistry
 from torch.onnx.errors import OnnxExporterError
 from torch.utils._pytree import tree_structure
 
@@ -51,11 +49,6 @@ _IR_VERSION = 8  # of ONNX's files; as old as our operators, for old runtimes
 _TYPES = {"float32": onnx.TensorProto.FLOAT, "int64": onnx.TensorProto.INT64}
 _EXAMPLE_BATCH = 6  # torch takes 0 and 1 for constants
 
-# Without the cache, the exporter reads the source of every operator again for each graph.
-ONNXRegistry.from_torchlib = staticmethod(  # type: ignore[method-assign]
-    functools.cache(ONNXRegistry.from_torchlib)
-)
-
 
 def export(step: Step) -> Graph:
     """Export a step as a graph."""
@@ -67,7 +60,7 @@ def export(step: Step) -> Graph:
         except (OnnxExporterError, SpecViolationError):
             program = _traced_again(traced, step)
             translated = _translated(program)
-    data = _named(translated, step.inputs, outputs)
+    data = _encoded(translated, step.inputs, outputs)
     fixed_bytes, bytes_per_image = memory_of(program)
     return Graph(data, step.inputs, outputs, fixed_bytes, bytes_per_image)
 
@@ -79,32 +72,34 @@ def _program(traced: GraphModule) -> ExportedProgram:
     networks do not need that. Networks of users may.
     """
     graph = traced.graph
-    given = [_takes(InputKind.USER_INPUT, node) for node in graph.find_nodes(op="placeholder")]
+    inputs = [
+        _input_spec(InputKind.USER_INPUT, node) for node in graph.find_nodes(op="placeholder")
+    ]
     fixed: list[InputSpec] = []
     constants: dict[str, Any] = {}
-    begin = next(iter(graph.nodes))
+    first = next(iter(graph.nodes))
     for node in graph.find_nodes(op="get_attr"):
         constants[node.target] = getattr(traced, node.target)
-        with graph.inserting_before(begin):
+        with graph.inserting_before(first):
             constant = graph.placeholder(node.target)
         constant.meta = node.meta
         node.replace_all_uses_with(constant)
         graph.erase_node(node)
-        fixed.append(_takes(InputKind.CONSTANT_TENSOR, constant, node.target))
-    results: Any = graph.output_node().args[0]
-    gives = [
-        OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in results
+        fixed.append(_input_spec(InputKind.CONSTANT_TENSOR, constant, node.target))
+    outputs: Any = graph.output_node().args[0]
+    output_specs = [
+        OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(node.name), None) for node in outputs
     ]
     call = ModuleCallSignature(
         inputs=[],
         outputs=[],
-        in_spec=tree_structure((tuple(given), {})),
-        out_spec=tree_structure(tuple(gives)),
+        in_spec=tree_structure((tuple(inputs), {})),
+        out_spec=tree_structure(tuple(output_specs)),
     )
     program = ExportedProgram(
         root=traced,
         graph=graph,
-        graph_signature=ExportGraphSignature([*fixed, *given], gives),
+        graph_signature=ExportGraphSignature([*fixed, *inputs], output_specs),
         state_dict={},
         range_constraints={},
         module_call_graph=[ModuleCallEntry("", call)],
@@ -114,7 +109,7 @@ def _program(traced: GraphModule) -> ExportedProgram:
     return program
 
 
-def _takes(kind: InputKind, node: Node, target: str | None = None) -> InputSpec:
+def _input_spec(kind: InputKind, node: Node, target: str | None = None) -> InputSpec:
     return InputSpec(kind, TensorArgument(node.name), target)
 
 
@@ -151,14 +146,14 @@ def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...]]:
     with mode:
         table = lowerings(weights_learn=step.weights_learn)
         traced = make_fx(compute, table, _allow_non_fake_inputs=True)(*inputs)
-    _leave_out_detaching(traced.graph)
+    _remove_detach(traced.graph)
     _infer_batch_of_views(traced)
     _merge_constants(traced)
-    _turn_once(traced)
-    _count_by_batch(traced)
-    _ask_once_for_batch(traced)
+    _remove_double_transpositions(traced)
+    _count_elements_by_sizes(traced)
+    _read_batch_once(traced)
     traced.graph.eliminate_dead_code()
-    _add_to_products(traced)
+    _merge_products_and_sums(traced)
     _require_repeatable(traced)
     once = CSEPass()(traced)  # merges what a step and its gradient both compute
     return once.graph_module if once else traced, tuple(outputs)
@@ -172,7 +167,7 @@ def _infer_batch_of_views(traced: GraphModule) -> None:
             node.args = (x, [-1 if isinstance(size, Node) else size for size in shape])
 
 
-def _ask_once_for_batch(traced: GraphModule) -> None:
+def _read_batch_once(traced: GraphModule) -> None:
     """Read the batch size from one input only; all inputs have the same."""
     graph, ask = traced.graph, torch.ops.aten.sym_size.int
     inputs = graph.find_nodes(op="placeholder")
@@ -199,7 +194,7 @@ def _merge_constants(traced: GraphModule) -> None:
             node.replace_all_uses_with(first.setdefault(value, node))
 
 
-def _turn_once(traced: GraphModule) -> None:
+def _remove_double_transpositions(traced: GraphModule) -> None:
     """Remove pairs of transpositions, which autograd makes for gradients."""
     turn = torch.ops.aten.t.default
     for node in traced.graph.find_nodes(op="call_function", target=turn):
@@ -207,14 +202,14 @@ def _turn_once(traced: GraphModule) -> None:
             node.replace_all_uses_with(node.args[0].args[0])
 
 
-def _leave_out_detaching(graph: FxGraph) -> None:
+def _remove_detach(graph: FxGraph) -> None:
     """Remove the detach of every constant: a trace needs no gradients of its own."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.detach_.default):
         node.replace_all_uses_with(node.args[0])
         graph.erase_node(node)
 
 
-def _count_by_batch(traced: GraphModule) -> None:
+def _count_elements_by_sizes(traced: GraphModule) -> None:
     """Compute the number of a tensor's elements from its sizes, because ONNX has only these."""
     aten = torch.ops.aten
     for node in traced.graph.find_nodes(op="call_function", target=aten.sym_numel.default):
@@ -233,7 +228,7 @@ def _count_by_batch(traced: GraphModule) -> None:
         node.replace_all_uses_with(count)
 
 
-def _add_to_products(traced: GraphModule) -> None:
+def _merge_products_and_sums(traced: GraphModule) -> None:
     """Merge a product and a sum, as of weight decay, into one operator: one pass less."""
     aten = torch.ops.aten
     for node in traced.graph.find_nodes(op="call_function", target=aten.add.Tensor):
@@ -294,7 +289,7 @@ def _spec(name: str, tensor: Tensor) -> TensorSpec:
     return TensorSpec(name, dtype, tuple(shape))
 
 
-def _named(
+def _encoded(
     model: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> bytes:
     """Encode a graph with the plan's names, and without traces of the machine that made it.
@@ -329,10 +324,10 @@ def _named(
         values.extend(
             onnx.helper.make_tensor_value_info(s.name, _TYPES[s.dtype], s.shape) for s in specs
         )
-    named = onnx.helper.make_model(plain, opset_imports=[onnx.helper.make_opsetid("", OPSET)])
-    named.ir_version = _IR_VERSION
-    onnx.checker.check_model(named, full_check=True)
-    return named.SerializeToString(deterministic=True)
+    encoded = onnx.helper.make_model(plain, opset_imports=[onnx.helper.make_opsetid("", OPSET)])
+    encoded.ir_version = _IR_VERSION
+    onnx.checker.check_model(encoded, full_check=True)
+    return encoded.SerializeToString(deterministic=True)
 
 
 @contextmanager
