@@ -161,7 +161,8 @@ class Supervised:
             return
         killed = Journal.read(self._lives[-1]).killed
         assert killed, (
-            f"{self._program} ended with {self._process.returncode}, not by a kill:\n{self.log.read_text()}"
+            f"{self._program} ended with {self._process.returncode}, not by a kill:\n"
+            f"{self.log.read_text()}"
         )
         self._address_file.unlink(missing_ok=True)
         self._process = self._launch()
