@@ -141,7 +141,7 @@ def privacy_shape(
 
     Rounds have the PSNR. Only snapshots that the store still has tell the SSIM, to 0.01.
     """
-    refreshes = [each for each in rounds if each["refreshed"] and each["leakage"]]
+    refreshes = [shape for shape in rounds if shape["refreshed"] and shape["leakage"]]
     pools = []
     for refresh in thinned(refreshes, MOST_POOLS):
         shape = {
@@ -185,7 +185,7 @@ def devices_shape(devices: Sequence[Device], state: str, quarantined: Mapping[st
     wanted = [device for device in devices if state in ("", device.state.value)]
     wanted.sort(key=lambda device: (_BY_STATE.index(device.state), device.device_id))
     return {
-        "counts": {each.value: counts[each] for each in _BY_STATE},
+        "counts": {known.value: counts[known] for known in _BY_STATE},
         "total": len(wanted),
         "devices": [
             {
@@ -254,9 +254,9 @@ def _spread_of(histogram: Histogram) -> Shape:
 def _plain(value: Any) -> Any:
     """Convert the value to types that JSON has."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float):
         return _finite(value)
     return value if isinstance(value, bool | int | str | None) else str(value)

@@ -91,10 +91,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self._recognise = recognise
         self._gate = gate
         # Streams of supervisors have their own count, so that they never displace health checks.
-        self._throttle, self._checks, self._streams = (
-            Throttle(metrics.process, each, metrics.refuse)
-            for each in (limits, _SUPERVISION, _SUPERVISION)
-        )
+        self._throttle = Throttle(metrics.process, limits, metrics.refuse)
+        self._checks = Throttle(metrics.process, _SUPERVISION, metrics.refuse)
+        self._streams = Throttle(metrics.process, _SUPERVISION, metrics.refuse)
         self._log_rate = Rate(_REFUSALS_PER_SECOND, BURST_SECONDS)
         self._handlers: dict[str, grpc.RpcMethodHandler] = {}  # by path
 
