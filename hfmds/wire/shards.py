@@ -1,4 +1,4 @@
-"""Shards of a snapshot brought here to be looked at, one after the other."""
+"""Downloads the shards of a snapshot to look at them, one after the other."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from hfmds.wire.tensors import read_batch
 
 
 class ShardSource(Protocol):
-    """Where shards are; a `StoreClient` is one."""
+    """Serves shards, as a `StoreClient` does."""
 
     async def download_shards(
         self, snapshot_id: str, digests: Sequence[Digest], content: Content
     ) -> int:
-        """Bring shards here that are not here; returns the bytes that crossed the network."""
+        """Fetch the shards that are not here; return the bytes that crossed the network."""
 
 
 async def download_shards(
     source: ShardSource, snapshot: Snapshot, shards: Sequence[Shard]
 ) -> AsyncIterator[tuple[Shard, SyntheticBatch]]:
-    """These shards of a snapshot, one after the other: only one is here at a time."""
+    """Yield these shards of a snapshot; only one is on disk at a time."""
     with tempfile.TemporaryDirectory(prefix="hfmds-") as folder:
         largest = max((shard.digest.size_bytes for shard in shards), default=0)
         content = Content(
@@ -46,11 +46,11 @@ async def download_shards(
 
 
 def shards_with(shards: Sequence[Shard], classes: Sequence[int], per_class: int) -> list[Shard]:
-    """The first shards that together have so many images of each of the classes, if there are."""
-    found: Counter[int] = Counter()
+    """Return the first shards that together have `per_class` images of each class."""
+    counts: Counter[int] = Counter()
     chosen = []
     for shard in shards:
-        if any(shard.class_counts.get(c) and found[c] < per_class for c in classes):
+        if any(shard.class_counts.get(c) and counts[c] < per_class for c in classes):
             chosen.append(shard)
-            found.update(shard.class_counts)
+            counts.update(shard.class_counts)
     return chosen

@@ -1,8 +1,7 @@
-"""Weights and synthetic batches as safetensors bytes, and back.
+"""Weights, updates and synthetic batches as safetensors bytes, and back.
 
-Decoding checks everything a sender controls before it reaches any arithmetic: the names, types and
-shapes must be exactly those expected. Encoding is deterministic: equal tensors give equal bytes,
-hence equal digests.
+Decoding checks everything that a sender controls before any arithmetic: names, types and shapes
+must be exactly those expected. Encoding is deterministic: equal tensors give equal digests.
 """
 
 from __future__ import annotations
@@ -40,28 +39,27 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "I8": np.dtype("i1"),
 }
-_LENGTH_BYTES = 8  # of the header's length, at the beginning of a safetensors file
-_REMEMBERED_HEADER_BYTES, _REMEMBERED_HEADERS = 1 << 14, 64
-_MAX_NAMES, _MAX_NAME_CHARACTERS = 5, 100  # of tensors, in an error
-# At once, when all are looked at: each read gives the interpreter to other threads.
-_LOOKED_AT_VALUES = 1 << 18
+_LENGTH_BYTES = 8  # a safetensors file begins with the length of its header
+_CACHED_HEADER_BYTES, _CACHED_HEADERS = 1 << 14, 64
+_MAX_NAMES, _MAX_NAME_CHARACTERS = 5, 100  # tensor names in an error
+_VALUES_AT_ONCE = 1 << 18  # fewer, larger reads: each one lets other threads run
 _MIXTURE_TYPES = {**_BATCH_TYPES, "shares": ("F32",)}
 
 
 def encode_weights(weights: Weights) -> bytes:
-    """The model as one float32 tensor per name."""
+    """Encode a model as one float32 tensor per name."""
     return save(
         {name: np.asarray(weights[name], np.float32, order="C") for name in sorted(weights)}
     )
 
 
 def encode_update(packed: Packed) -> bytes:
-    """An update as it was packed, one tensor per name."""
+    """Encode a packed update as one tensor per name."""
     return save({name: np.asarray(packed[name], order="C") for name in sorted(packed)})
 
 
 def encode_batch(batch: SyntheticBatch) -> bytes:
-    """The batch as the contract lays it out (synthesis_store.proto)."""
+    """Encode a batch as synthesis_store.proto describes it."""
     tensors: dict[str, NDArray[Any] | None] = {
         "images": batch.images.pixels,
         "labels": batch.images.labels,
@@ -72,49 +70,48 @@ def encode_batch(batch: SyntheticBatch) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a tensor is in its file."""
+class _TensorPlace:
+    """The place of a tensor in its file."""
 
-    kind: str  # safetensors' name of its type
+    kind: str  # the type, as safetensors names it
     shape: tuple[int, ...]
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where all tensors are. safetensors has no gaps: values of one type are one run of them."""
+    """The places of all tensors. safetensors has no gaps between tensors."""
 
-    places: dict[str, _Place]
+    places: dict[str, _TensorPlace]
     start: int  # of the first value
-    float32_values: int | None  # none if there are others
+    float32_values: int | None  # the number of values; None if some are not float32
 
 
-_layouts: dict[tuple[bytes, int], _Layout] = {}  # by a file's header and length
+_layouts: dict[tuple[bytes, int], _Layout] = {}  # by header and length of a file
 
 
 class StoredTensors(LazyTensors):
-    """Tensors in a file: read when they are asked for, whole or in part, then forgotten.
+    """Tensors in a file, read on demand, completely or in part, and not kept.
 
-    By reading and not by mapping, as mapped pages count as the process's memory, and a coordinator
-    has the updates of a whole cohort open. The file may be deleted meanwhile.
+    The class reads and does not map: mapped pages count as memory of the process, and a coordinator
+    has the updates of a cohort open. The file may be deleted while it is open.
     """
 
     def __init__(self, path: Path, what: str) -> None:
         self._what = what
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         weakref.finalize(self, os.close, self._file)
-        beginning = os.pread(self._file, _REMEMBERED_HEADER_BYTES, 0)
+        beginning = os.pread(self._file, _CACHED_HEADER_BYTES, 0)
         header_bytes = int.from_bytes(beginning[:_LENGTH_BYTES], "little")
         first = _LENGTH_BYTES + header_bytes
-        # The updates of a cohort begin with the same header. Whether a file is well-formed depends
-        # on nothing but that and its length.
+        # A file's validity depends only on its header and length, and a cohort shares these.
         known = (beginning[:first], os.fstat(self._file).st_size)
         layout = _layouts.get(known)
         if layout is None:
-            _open(path, what)  # refuses what is malformed: below, the header can be relied on
+            _open(path, what)  # refuses a malformed file; below, the header is valid
             layout = _layout(os.pread(self._file, header_bytes, _LENGTH_BYTES), first)
             if first <= len(beginning):
-                if len(_layouts) >= _REMEMBERED_HEADERS:
+                if len(_layouts) >= _CACHED_HEADERS:
                     _layouts.clear()
                 _layouts[known] = layout
         self._layout = layout
@@ -153,20 +150,20 @@ class StoredTensors(LazyTensors):
             wanted, offset = wanted[count:], offset + count
 
     def have_finite_sum(self) -> bool:
-        """Whether all are float32 and their sum is finite, for which each value has to be.
+        """Return whether all values are float32 and have a finite sum, so that each is finite.
 
-        It is not always if they are: sums of large values overflow. But it takes one call, during
-        which other threads go on, and half as long as to look at the values one by one.
+        A sum of large finite values may overflow, so False proves nothing. The sum takes half the
+        time of a check of each value, and lets other threads run.
         """
         count = self._layout.float32_values
         if count is None:
             return False
         values = np.frombuffer(self._mapped(), _DTYPES["F32"], count, self._layout.start)
-        # Not by np.sum, which is as fast as to look at each.
+        # np.sum would take as long as a check of each value.
         return math.isfinite(np.einsum("i->", values))
 
     def mapped(self) -> dict[str, NDArray[Any]]:
-        """All tensors as they are in the file, not copied: for a look at them, and no longer."""
+        """Return all tensors mapped, without copying; do not keep them."""
         pages = self._mapped()
         return {
             name: np.frombuffer(pages, self.dtype(name), math.prod(place.shape), place.offset)
@@ -177,11 +174,11 @@ class StoredTensors(LazyTensors):
         return mmap.mmap(self._file, 0, prot=mmap.PROT_READ)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape by name."""
+        """Return the shape of each tensor."""
         return {name: place.shape for name, place in self._places.items()}
 
     def require_form(self, forms: Mapping[str, TensorForm], what: str) -> None:
-        """Refuse tensors that are not those wanted: other names, types or shapes."""
+        """Raise InvalidInput unless names, types and shapes are those of the form."""
         missing, unwanted = sorted(forms.keys() - self.keys()), sorted(self.keys() - forms.keys())
         if missing or unwanted:
             problems = {"missing": missing, "not wanted": unwanted}
@@ -206,7 +203,7 @@ def _layout(header: bytes, first: int) -> _Layout:
     tensors = json.loads(header)
     tensors.pop("__metadata__", None)
     places = {
-        name: _Place(
+        name: _TensorPlace(
             tensors[name]["dtype"],
             tuple(tensors[name]["shape"]),
             first + tensors[name]["data_offsets"][0],
@@ -219,7 +216,7 @@ def _layout(header: bytes, first: int) -> _Layout:
 
 
 class StoredWeights(StoredTensors):
-    """Weights in a file: float32 tensors."""
+    """Weights in a file, as float32 tensors."""
 
     def __init__(self, path: Path, what: str) -> None:
         super().__init__(path, what)
@@ -229,7 +226,7 @@ class StoredWeights(StoredTensors):
 
 
 def require_finite_weights(weights: Weights, what: str) -> None:
-    """Refuse weights in which a value is not finite."""
+    """Raise InvalidInput if a value is not finite."""
     if isinstance(weights, StoredTensors) and weights.have_finite_sum():
         return
     for name, values in _pieces(weights):
@@ -238,20 +235,20 @@ def require_finite_weights(weights: Weights, what: str) -> None:
 
 
 def _pieces(weights: Weights) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """All values, each piece with the name of its tensor."""
+    """Yield all values in pieces, each with the name of its tensor."""
     if isinstance(weights, StoredTensors):
         for name, tensor in weights.mapped().items():
-            for start in range(0, len(tensor), _LOOKED_AT_VALUES):
-                yield name, tensor[start : start + _LOOKED_AT_VALUES]
+            for start in range(0, len(tensor), _VALUES_AT_ONCE):
+                yield name, tensor[start : start + _VALUES_AT_ONCE]
         return
-    for block in blocks_of(weights, list(weights), _LOOKED_AT_VALUES):
+    for block in blocks_of(weights, list(weights), _VALUES_AT_ONCE):
         values = np.empty(len(block), np.float32)
         read_block(weights, block, values)
         yield block.name, values
 
 
 def read_batch(path: Path, what: str, *, to_check: bool = False) -> SyntheticBatch:
-    """A synthetic batch or shard from a file; `what` names it in errors.
+    """Read a synthetic batch or shard from a file; `what` names it in errors.
 
     Tensors that a later version may have added are ignored. Who only wants `to_check` what was sent
     has them refused, and gets black images instead of uint8 ones, of which any is right.
@@ -272,11 +269,11 @@ def read_batch(path: Path, what: str, *, to_check: bool = False) -> SyntheticBat
     try:
         arrays = {name: tensors.get_tensor(name) for name in types if name != "images"}
         images = tensors.get_slice("images")
-        if to_check and images.get_dtype() == "U8":  # the most of it by far
+        if to_check and images.get_dtype() == "U8":  # the largest part of a batch
             pixels: NDArray[Any] = np.broadcast_to(np.uint8(0), images.get_shape())
         else:
             pixels = tensors.get_tensor("images")
-    except ValueError as error:  # without a single value, a tensor can claim any shape
+    except ValueError as error:  # an empty tensor can claim any shape
         raise InvalidInput(f"{what}: a tensor has a shape that no array has ({error})") from error
     batch = SyntheticBatch(
         LabelledImages(pixels, arrays["labels"], arrays.get("shares")),
@@ -293,7 +290,7 @@ def read_batch(path: Path, what: str, *, to_check: bool = False) -> SyntheticBat
 
 
 def _some(names: list[str]) -> str:
-    """A few of them: the other side may have sent thousands."""
+    """Join a few names: the other side may have sent thousands."""
     shown = ", ".join(repr(name[:_MAX_NAME_CHARACTERS]) for name in names[:_MAX_NAMES])
     return f"{shown} and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else shown
 

@@ -1,4 +1,4 @@
-"""Conversion pairs for admin.proto: what operators and the coordinator say to each other."""
+"""Conversion pairs for admin.proto: runs, rounds and devices as operators see them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Named = TypeVar("Named", RunState, Phase, DeviceState, PoolState)
 
 
 def named(kind: type[Named], wire_kind: EnumTypeWrapper, number: int) -> Named:
-    """RUN_STATE_PAUSED is RunState.PAUSED; a number that a newer peer may send is refused."""
+    """Convert RUN_STATE_PAUSED to RunState.PAUSED; refuse numbers of a later version."""
     by_number = {value: name for name, value in wire_kind.items()}
     name = by_number.get(number, "")
     for member in kind:
@@ -77,7 +77,7 @@ def named(kind: type[Named], wire_kind: EnumTypeWrapper, number: int) -> Named:
 
 
 def new_run_id(spec: RunSpec) -> str:
-    """An id for a run that nobody has named."""
+    """Return an id for a run without a name."""
     return f"{spec.recipe.method.name}-{secrets.token_hex(4)}"
 
 

@@ -38,17 +38,17 @@ Value = TypeVar("Value")
 
 @cache
 def _names(kind: type[Any]) -> tuple[str, ...]:
-    """Of the fields of such values, of which there are few kinds."""
+    """Return the field names of a value class."""
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def flat_fields(value: Any) -> dict[str, Any]:
-    """The fields of a value whose message has the same ones, as keyword arguments."""
+    """Return the fields of a value as keyword arguments of a message with the same fields."""
     return {name: getattr(value, name) for name in _names(type(value))}  # type: ignore[arg-type]
 
 
 def flat_value(kind: type[Value], message: Message) -> Value:
-    """A value from a message that has fields of the same names; NaN and infinities are refused."""
+    """Make a value of a message with the same fields; refuse NaN and infinities."""
     names = _names(kind)  # type: ignore[arg-type]
     require_finite(message, *names)
     return kind(**{name: getattr(message, name) for name in names})
@@ -233,7 +233,7 @@ def pool_policy_from(message: common_pb2.PoolPolicy) -> PoolPolicy:
 
 
 def _choice_from(kind: EnumTypeWrapper, number: int, unspecified: str) -> Any:
-    """COMPRESSION_INT8 is "int8"; a number that a newer peer may send is refused."""
+    """Convert COMPRESSION_INT8 to "int8"; refuse numbers of a later version."""
     if not number:
         return unspecified
     by_number = {value: name for name, value in kind.items()}

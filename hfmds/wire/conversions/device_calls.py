@@ -1,4 +1,4 @@
-"""Conversion pairs for coordinator.proto: what devices and the coordinator say to each other."""
+"""Conversion pairs for coordinator.proto: assignments, profiles and reports of devices."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ _MAX_NAME_CHARACTERS = 128
 _MAX_TRAFFIC_BYTES = 2**50  # so that no sum over a fleet passes 2^63
 _MAX_TRACEPARENT_CHARACTERS = 128
 _UNKNOWN_OUTCOME_SECONDS = 60.0
-_REMEMBERED_RECIPES = 64  # as messages
-_MOST = {  # that a device can say of a task; a hostile one must not spoil the sums of others
+_CACHED_RECIPES = 64  # as messages
+_MAX_COSTS = {  # a hostile device must not spoil sums over the fleet
     "steps": 10**9,
     "cpu_seconds": 1e7,
     "peak_memory_bytes": 2**50,
@@ -56,12 +56,12 @@ _MOST = {  # that a device can say of a task; a hostile one must not spoil the s
 }
 
 
-# A cohort's tasks have the same one, which takes longer to make than the rest of a task.
-_recipe_message = lru_cache(_REMEMBERED_RECIPES)(recipe_message)
+# The tasks of a cohort share a recipe, which is the largest part of an assignment.
+_recipe_message = lru_cache(_CACHED_RECIPES)(recipe_message)
 
 
 def stage_name(stage: TaskStage | None) -> str | None:
-    """To the wire; None is for what is not said."""
+    """To the wire; None stays unset."""
     return f"TASK_STAGE_{stage.name}" if stage else None
 
 
@@ -74,7 +74,7 @@ def stage_from(number: int) -> TaskStage | None:
 
 
 def failure_cause_from(number: int) -> FailureCause:
-    """From the wire; what a later version may say counts as unexpected."""
+    """From the wire; a cause of a later version counts as unexpected."""
     name = pb.FailureCause.Name(number) if number in pb.FailureCause.values() else ""
     by_name = {f"FAILURE_CAUSE_{cause.name}": cause for cause in FailureCause}
     return by_name.get(name, FailureCause.UNEXPECTED)
@@ -86,12 +86,12 @@ def profile_message(profile: DeviceProfile) -> pb.DeviceProfile:
 
 
 def profile_fields(profile: DeviceProfile) -> dict[str, Any]:
-    """The fields of a message that has a profile's, as keyword arguments."""
+    """Return a profile as keyword arguments of a message with its fields."""
     return {**flat_fields(profile), "labels": label_map(profile.labels)}
 
 
 def profile_value(message: Any) -> DeviceProfile:
-    """A profile from a message that has its fields."""
+    """Make a profile of a message with its fields."""
     return DeviceProfile(
         samples=message.samples,
         software_version=message.software_version,
@@ -183,7 +183,7 @@ def outcome_message(outcome: Assignment | RetryLater | Finished) -> pb.CheckInRe
 def outcome_from(
     message: pb.CheckInResponse,
 ) -> Assignment | UnreadableTask | RetryLater | Finished:
-    """From the wire. A task that cannot be read is still the device's, so its id is kept."""
+    """From the wire. An unreadable task keeps its id, because the device has to give it up."""
     match message.WhichOneof("outcome"):
         case "assignment":
             task = message.assignment
@@ -197,7 +197,7 @@ def outcome_from(
             return flat_value(RetryLater, message.retry_later)
         case "finished":
             return flat_value(Finished, message.finished)
-        case _:  # of a later version: devices outlive coordinators, and must not end by this
+        case _:  # of a later version; devices outlive coordinators and go on
             return RetryLater(
                 _UNKNOWN_OUTCOME_SECONDS,
                 "the coordinator's answer is of a kind this version does not know; upgrade the "
@@ -285,7 +285,7 @@ def evaluation_report_from(message: pb.SubmitEvaluationRequest) -> EvaluationRep
     require_part(message, "evaluation")
     require_count(message.evaluation, 1, "samples")
     require_finite(message, "evaluation_seconds")
-    if not 0 <= message.evaluation.accuracy <= 1:  # also of a NaN
+    if not 0 <= message.evaluation.accuracy <= 1:  # refuses NaN, too
         raise InvalidInput(
             f"Evaluation.accuracy is {message.evaluation.accuracy}; it must be in [0, 1]"
         )
@@ -304,14 +304,14 @@ def _device_message(report: DeviceReport | None) -> pb.DeviceReport | None:
 def _device_from(
     message: pb.UpdateReport | pb.SubmitSynthesisRequest | pb.SubmitEvaluationRequest,
 ) -> DeviceReport | None:
-    """What the device says of its cost; one that cannot be true is as if it said nothing."""
+    """From the wire; a cost that cannot be true counts as not reported."""
     if not message.HasField("device"):
         return None
     report = message.device
     paired = report.ssim_paired_max if report.HasField("ssim_paired_max") else None
     nearest = report.ssim_nearest_max if report.HasField("ssim_nearest_max") else None
-    # Of a NaN neither is true.
-    possible = all(0 <= getattr(report, name) <= most for name, most in _MOST.items())
+    # Both comparisons are false for NaN.
+    possible = all(0 <= getattr(report, name) <= most for name, most in _MAX_COSTS.items())
     if not (possible and all(ssim is None or -1 <= ssim <= 1 for ssim in (paired, nearest))):
         return None
     return DeviceReport(

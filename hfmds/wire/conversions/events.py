@@ -10,7 +10,7 @@ _LAST_MICROSECOND = 253_402_300_799_999_999  # of the year 9999
 
 
 def event_message(event: Event) -> pb.Event:
-    """To the wire; the log is said once, beside the events."""
+    """To the wire; the response names the log once."""
     return pb.Event(
         sequence=event.sequence,
         at_microseconds=event.at_microseconds,
@@ -22,7 +22,7 @@ def event_message(event: Event) -> pb.Event:
 
 
 def event_from(log_id: str, message: pb.Event) -> Event:
-    """From the wire, as it is: whether it is sound is for `flaw` to say, once it can be shown."""
+    """From the wire, unchecked: `hfmds.event_chain` verifies the chain."""
     if not 0 <= message.at_microseconds <= _LAST_MICROSECOND:
         raise InvalidInput(
             f"event {message.sequence} of {log_id} is {message.at_microseconds} us after 1970, "

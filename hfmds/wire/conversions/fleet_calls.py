@@ -22,14 +22,14 @@ from hfmds.v1 import synthesis_store_pb2 as store_pb
 from hfmds.wire.conversions.admin_calls import timestamp_from, timestamp_message
 from hfmds.wire.conversions.common import require_finite, require_part
 
-MAX_REASON_BYTES = 200  # those of all quarantines must fit into one message
+MAX_REASON_BYTES = 200  # the reasons of all quarantines fit into one message
 
 _VERSION = re.compile(r"[0-9a-f]{64}")
 _SERIAL = re.compile(r"[1-9a-f][0-9a-f]{0,39}")
 
 
 def require_serial(serial: str) -> str:
-    """A certificate's serial number as the contract writes it."""
+    """Return a valid certificate serial number, as the proto writes it."""
     if not _SERIAL.fullmatch(serial):
         raise InvalidInput(
             f"{serial[:60]!r} is not a serial number: 1 to 40 lower-case hex digits without "
@@ -39,14 +39,14 @@ def require_serial(serial: str) -> str:
 
 
 def require_version(version: str) -> str:
-    """The name of a list of who is shut out."""
+    """Return a valid version of the list of exclusions."""
     if not _VERSION.fullmatch(version):
         raise InvalidInput("the version of a list is 64 lower-case hex digits")
     return version
 
 
 def reason_from(reason: str) -> str:
-    """A reason from the wire."""
+    """From the wire: the reason of a revocation or quarantine."""
     if len(reason.encode()) > MAX_REASON_BYTES or not reason.isprintable():
         raise InvalidInput(f"a reason is at most {MAX_REASON_BYTES} bytes of UTF-8, on one line")
     return reason
@@ -189,7 +189,7 @@ def forgetting_from(message: pb.ForgetRevokedRequest) -> Forgetting:
     )
 
 
-# --- who is shut out ----------------------------------------------------------------------------
+# --- exclusions ---------------------------------------------------------------------------------
 
 
 def exclusions_message(exclusions: Exclusions) -> store_pb.Exclusions:

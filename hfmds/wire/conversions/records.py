@@ -1,6 +1,6 @@
-"""Values kept in a database as the bytes of their messages.
+"""Encodes values for database columns, as the bytes of their messages.
 
-The contract's rule, additive within v1, is also what keeps old records readable.
+The protos only grow within v1, so old records stay readable.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def decode_round(record: bytes) -> Round:
 
 
 def encode_report(report: UpdateReport | SynthesisReport | EvaluationReport) -> bytes:
-    """To the database; whose report it is stands in the row."""
+    """To the database; the row names the device and the task."""
     match report:
         case UpdateReport():
             return update_report_message(report).SerializeToString()

@@ -34,7 +34,7 @@ from hfmds.wire.conversions.common import (
     require_part,
 )
 
-# What a snapshot says by the same names on the wire.
+# Fields of a snapshot that have the same names on the wire.
 _COUNTS = (
     "samples",
     "duplicates",

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -65,25 +63,21 @@ async def served(office: Office, bench: Workbench, gate: Gate) -> AsyncIterator[
         await server.stop(0)
 
 
-def talk(
-    folder: Path, gate: Gate, story: Callable[[Peer, Workbench, Office], Awaitable[Any]]
-) -> None:
-    async def main() -> None:
-        office = Office(folder, issuer=new_issuer())
-        async with (
-            workbench(folder / "bench", gate=gate) as bench,
-            served(office, bench, gate) as peer,
-        ):
-            await story(peer, bench, office)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def talk(folder: Path, gate: Gate) -> AsyncIterator[tuple[Peer, Workbench, Office]]:
+    office = Office(folder, issuer=new_issuer())
+    async with (
+        workbench(folder / "bench", gate=gate) as bench,
+        served(office, bench, gate) as peer,
+    ):
+        yield peer, bench, office
 
 
-def test_a_device_in_quarantine_gets_a_time_and_a_reason_and_no_work(tmp_path: Path) -> None:
+async def test_a_device_in_quarantine_gets_a_time_and_a_reason_and_no_work(tmp_path: Path) -> None:
     gate = Gate()
     gate.replace(Exclusions(quarantined={"phone": "noisy"}))
 
-    async def story(peer: Peer, bench: Workbench, office: Office) -> None:
+    async with talk(tmp_path, gate) as (peer, bench, _office):
         phone, camera = CoordinatorClient(peer, "phone"), CoordinatorClient(peer, "camera")
         try:
             told = await phone.check_in(PROFILE, 60.0)
@@ -99,11 +93,9 @@ def test_a_device_in_quarantine_gets_a_time_and_a_reason_and_no_work(tmp_path: P
             await phone.close()
             await camera.close()
 
-    talk(tmp_path, gate, story)
 
-
-def test_a_device_enrols_over_the_wire(tmp_path: Path) -> None:
-    async def story(peer: Peer, bench: Workbench, office: Office) -> None:
+async def test_a_device_enrols_over_the_wire(tmp_path: Path) -> None:
+    async with talk(tmp_path, Gate()) as (peer, _bench, office):
         key, client = DeviceKey.create(), EnrolmentClient(peer)
         token = office.token(device_id="camera").text
         try:
@@ -122,15 +114,11 @@ def test_a_device_enrols_over_the_wire(tmp_path: Path) -> None:
         finally:
             await client.close()
 
-    talk(tmp_path, Gate(), story)
 
-
-def test_nobody_renews_who_only_says_who_he_is(tmp_path: Path) -> None:
-    async def story(peer: Peer, bench: Workbench, office: Office) -> None:
+async def test_nobody_renews_who_only_says_who_he_is(tmp_path: Path) -> None:
+    async with talk(tmp_path, Gate()) as (peer, _bench, _office):
         with pytest.raises(WrongState, match="over TLS only"):
             await RenewalClient(peer, "camera").renew(DeviceKey.create().request())
-
-    talk(tmp_path, Gate(), story)
 
 
 @asynccontextmanager

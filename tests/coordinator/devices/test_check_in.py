@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,29 +30,24 @@ from hfmds.wire.tensors import encode_weights
 from tests.coordinator.workbench import PROFILE, Workbench, echo, make_spec, nudge, workbench
 
 
-def with_task(tmp_path: Path, scenario: Callable[[Workbench, Assignment], Awaitable[None]]) -> None:
-    """Run a scenario in which device "a" holds the only task of a run."""
-
-    async def run() -> None:
-        async with workbench(tmp_path) as bench:
-            await bench.create(make_spec())
-            await scenario(bench, await bench.check_in("a"))
-
-    asyncio.run(run())
+@asynccontextmanager
+async def with_task(tmp_path: Path) -> AsyncIterator[tuple[Workbench, Assignment]]:
+    """Open a coordinator on which device "a" holds the only task of a run."""
+    async with workbench(tmp_path) as bench:
+        await bench.create(make_spec())
+        yield bench, await bench.check_in("a")
 
 
-def test_an_unknown_task_is_not_found(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_an_unknown_task_is_not_found(tmp_path: Path) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         with pytest.raises(NotFound, match="no-such-task"):
             await bench.leases.renew("a", "no-such-task")
         with pytest.raises(NotFound, match="no-such-task"):
             await bench.submit("a", replace(assignment, task_id="no-such-task"), b"x")
 
-    with_task(tmp_path, scenario)
 
-
-def test_another_devices_task_is_not_allowed(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_another_devices_task_is_not_allowed(tmp_path: Path) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         with pytest.raises(NotAllowed, match="'b'"):
             await bench.leases.renew("b", assignment.task_id)
         with pytest.raises(NotAllowed):
@@ -59,12 +55,12 @@ def test_another_devices_task_is_not_allowed(tmp_path: Path) -> None:
         with pytest.raises(NotAllowed):
             await anext(bench.downloads.download("b", assignment.task_id, assignment.weights, 0))
 
-    with_task(tmp_path, scenario)
-
 
 @pytest.mark.usefixtures("both_databases")
-def test_a_second_submission_of_the_same_update_is_answered_as_the_first(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_a_second_submission_of_the_same_update_is_answered_as_the_first(
+    tmp_path: Path,
+) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         update = encode_weights(nudge(1.0)(bench.weights(assignment), assignment))
         assert await bench.submit("a", assignment, update) is False
         assert await bench.submit("a", assignment, update) is True
@@ -74,29 +70,23 @@ def test_a_second_submission_of_the_same_update_is_answered_as_the_first(tmp_pat
         assert run.completed_rounds == 1
         assert bench.runs.rounds("run")[0].device_ids == ("a",)
 
-    with_task(tmp_path, scenario)
-
 
 @pytest.mark.usefixtures("both_databases")
-def test_another_update_for_an_accepted_task_is_a_conflict(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_another_update_for_an_accepted_task_is_a_conflict(tmp_path: Path) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         await bench.do("a", assignment, echo)
         with pytest.raises(Conflict, match="not counted"):
             await bench.submit("a", assignment, b"another")
 
-    with_task(tmp_path, scenario)
 
-
-def test_an_update_that_was_not_uploaded_is_refused(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_an_update_that_was_not_uploaded_is_refused(tmp_path: Path) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         with pytest.raises(WrongState, match="offset 0"):
             await bench.submit_chunks("a", assignment, digest_of(b"never sent"), [])
 
-    with_task(tmp_path, scenario)
 
-
-def test_altered_bytes_are_refused_and_the_upload_starts_again(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_altered_bytes_are_refused_and_the_upload_starts_again(tmp_path: Path) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         update = encode_weights(nudge(1.0)(bench.weights(assignment), assignment))
         digest = digest_of(update)
         altered = update[:-1] + bytes([update[-1] ^ 1])
@@ -106,11 +96,9 @@ def test_altered_bytes_are_refused_and_the_upload_starts_again(tmp_path: Path) -
         assert (await bench.uploads.query("a", task_id, digest)).offset == 0
         assert await bench.submit("a", assignment, update) is False
 
-    with_task(tmp_path, scenario)
 
-
-def test_a_truncated_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_a_truncated_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         update = encode_weights(nudge(1.0)(bench.weights(assignment), assignment))
         digest, task_id = digest_of(update), assignment.task_id
         with pytest.raises(WrongState, match="1000"):
@@ -120,8 +108,6 @@ def test_a_truncated_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
         rest = [update[1000:]]
         assert await bench.submit_chunks("a", assignment, digest, rest, offset=1000) is False
         assert (await bench.uploads.query("a", task_id, digest)).complete
-
-    with_task(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(
@@ -133,30 +119,28 @@ def test_a_truncated_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
         (lambda w: {name: w[name] * np.float32("nan") for name in w}, "not finite"),
     ],
 )
-def test_a_malformed_update_is_refused_with_the_tensor_named(
+async def test_a_malformed_update_is_refused_with_the_tensor_named(
     tmp_path: Path, spoil: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]], message: str
 ) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         spoiled = encode_weights(spoil(dict(bench.weights(assignment))))
         with pytest.raises(InvalidInput, match=message):
             await bench.submit("a", assignment, spoiled)
         # Nothing is lost: a good update is still taken.
         assert await bench.do("a", assignment, echo) is False
 
-    with_task(tmp_path, scenario)
 
-
-def test_an_update_far_larger_than_its_model_is_refused_before_any_byte(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_an_update_far_larger_than_its_model_is_refused_before_any_byte(
+    tmp_path: Path,
+) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         huge = Digest("0" * 64, 1 << 30)
         with pytest.raises(LimitExceeded, match="1073741824"):
             await bench.uploads.query("a", assignment.task_id, huge)
 
-    with_task(tmp_path, scenario)
 
-
-def test_a_device_may_fetch_only_what_its_task_refers_to(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_a_device_may_fetch_only_what_its_task_refers_to(tmp_path: Path) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         with pytest.raises(NotAllowed, match="does not refer"):
             await anext(bench.downloads.download("a", assignment.task_id, digest_of(b"x"), 0))
         with pytest.raises(InvalidInput, match="offset"):
@@ -164,11 +148,10 @@ def test_a_device_may_fetch_only_what_its_task_refers_to(tmp_path: Path) -> None
                 bench.downloads.download("a", assignment.task_id, assignment.weights, 1 << 40)
             )
 
-    with_task(tmp_path, scenario)
 
+async def test_a_device_fetches_the_model_whole_or_from_an_offset_on(tmp_path: Path) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
 
-def test_a_device_fetches_the_model_whole_or_from_an_offset_on(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
         async def fetched(offset: int) -> bytes:
             download = bench.downloads.download("a", assignment.task_id, assignment.weights, offset)
             return b"".join([chunk async for chunk in download])
@@ -177,27 +160,21 @@ def test_a_device_fetches_the_model_whole_or_from_an_offset_on(tmp_path: Path) -
         assert digest_of(model) == assignment.weights
         assert await fetched(100) == model[100:]
 
-    with_task(tmp_path, scenario)
-
 
 @pytest.mark.usefixtures("both_databases")
-def test_a_device_that_was_killed_gets_its_task_again(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_a_device_that_was_killed_gets_its_task_again(tmp_path: Path) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         again = await bench.check_in("a")
         assert again == assignment
 
-    with_task(tmp_path, scenario)
-
 
 @pytest.mark.usefixtures("both_databases")
-def test_renewing_keeps_the_lease_and_fails_once_the_run_is_cancelled(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_renewing_keeps_the_lease_and_fails_once_the_run_is_cancelled(tmp_path: Path) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         assert await bench.leases.renew("a", assignment.task_id) == 60.0
         bench.runs.cancel("run")
         with pytest.raises(TooLate):
             await bench.leases.renew("a", assignment.task_id)
-
-    with_task(tmp_path, scenario)
 
 
 async def test_a_check_in_that_waits_gets_work_as_soon_as_a_run_is_created(tmp_path: Path) -> None:
@@ -253,8 +230,8 @@ async def test_a_device_whose_waiting_call_breaks_is_away_until_it_comes_back(
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_giving_up_twice_counts_once(tmp_path: Path) -> None:
-    async def scenario(bench: Workbench, assignment: Assignment) -> None:
+async def test_giving_up_twice_counts_once(tmp_path: Path) -> None:
+    async with with_task(tmp_path) as (bench, assignment):
         for _ in range(2):
             await bench.leases.report_failure("a", assignment.task_id, "broken")
         await bench.until(lambda run: run.state is RunState.PAUSED)
@@ -263,8 +240,6 @@ def test_giving_up_twice_counts_once(tmp_path: Path) -> None:
         await bench.play("a", 1, echo)
         (device,) = bench.oversight.devices()
         assert (device.accepted_tasks, device.failed_tasks) == (1, 1)
-
-    with_task(tmp_path, scenario)
 
 
 async def test_an_update_for_a_task_that_is_to_synthesise_is_refused_as_such(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,29 +18,24 @@ from tests.coordinator.workbench import PROFILE, Workbench, workbench
 RUN_WITH_ONE_ID = "several devices run with the id a"
 
 
-def after(tmp_path: Path, processes: Iterable[str], later_seconds: float = 0.0) -> dict[str, bool]:
-    """Whether devices "a" and "b" have twins after check-ins of "a" by these processes."""
+async def after(
+    tmp_path: Path, processes: Iterable[str], later_seconds: float = 0.0
+) -> dict[str, bool]:
+    """Return whether devices "a" and "b" have twins after check-ins of "a" by these processes."""
     now = [1000.0]
-
-    async def scenario() -> dict[str, bool]:
-        async with workbench(tmp_path, clock=lambda: now[0]) as bench:
-            await call(bench, processes)
-            now[0] += later_seconds
-            return {device.device_id: device.has_twin for device in bench.oversight.devices()}
-
-    async def call(bench: Workbench, processes: Iterable[str]) -> None:
+    async with workbench(tmp_path, clock=lambda: now[0]) as bench:
         for process in processes:
             for device_id, own in (("a", process), ("b", "of-b")):
                 await bench.check_ins.check_in(device_id, PROFILE, 0.0, "", own)
-
-    return asyncio.run(scenario())
+        now[0] += later_seconds
+        return {device.device_id: device.has_twin for device in bench.oversight.devices()}
 
 
 @pytest.mark.parametrize("processes", ["1212", "1122112212", "123412"])
-def test_twins_are_told_of_once(
+async def test_twins_are_told_of_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, processes: str
 ) -> None:
-    assert after(tmp_path, processes) == {"a": True, "b": False}
+    assert await after(tmp_path, processes) == {"a": True, "b": False}
     assert caplog.text.count(RUN_WITH_ONE_ID) == 1
 
 
@@ -54,16 +48,16 @@ def test_twins_are_told_of_once(
         [str(number % 20) for number in range(40)],  # as no twins are: far too many
     ],
 )
-def test_a_device_that_is_started_anew_has_no_twin(
+async def test_a_device_that_is_started_anew_has_no_twin(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, processes: Iterable[str]
 ) -> None:
-    assert after(tmp_path, processes) == {"a": False, "b": False}
+    assert await after(tmp_path, processes) == {"a": False, "b": False}
     assert RUN_WITH_ONE_ID not in caplog.text
 
 
-def test_a_twin_that_comes_no_more_is_forgotten(tmp_path: Path) -> None:
-    assert after(tmp_path, "1212", later_seconds=3500.0)["a"]
-    assert not after(tmp_path, "1212", later_seconds=3600.0)["a"]
+async def test_a_twin_that_comes_no_more_is_forgotten(tmp_path: Path) -> None:
+    assert (await after(tmp_path, "1212", later_seconds=3500.0))["a"]
+    assert not (await after(tmp_path, "1212", later_seconds=3600.0))["a"]
 
 
 async def test_two_programs_with_one_id_are_told_apart_over_the_wire(tmp_path: Path) -> None:
