@@ -13,16 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hfmds.cli.tables.runs import (
-    accuracy_of,
-    add_row,
-    device_accuracy_of,
-    loss_of,
-    new_table,
-    phase_of,
-    state_line,
-    state_text,
-)
+from hfmds.cli.tables.layout import add_row, new_table, state_text
+from hfmds.cli.tables.runs import accuracy_of, device_accuracy_of, loss_of, phase_of, state_line
 from hfmds.cli.text import NOTHING, counted, decibel, seconds, size, sparkline
 from hfmds.cli.watch_run import FollowedRun
 from hfmds.domain.learning import Traffic

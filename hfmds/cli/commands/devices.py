@@ -9,7 +9,7 @@ import typer
 
 from hfmds.cli.connections import DEFAULT_COORDINATOR, CoordinatorOption, ask_coordinator
 from hfmds.cli.json_values import to_json
-from hfmds.cli.tables.runs import devices_table, failures_of, twins_of
+from hfmds.cli.tables.devices import devices_table, failures_of, twins_of
 from hfmds.cli.terminal import output
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]

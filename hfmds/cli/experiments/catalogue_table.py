@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from hfmds.cli.tables.runs import add_row, new_table
+from hfmds.cli.tables.layout import add_row, new_table
 from hfmds.experiments.loading import load, names
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from rich.table import Table
 
-from hfmds.cli.tables.runs import add_row, new_table
+from hfmds.cli.tables.layout import add_row, new_table
 from hfmds.cli.text import NOTHING, ago, seconds
 from hfmds.domain.administration.fleet import AdminTerms, Member, TokenRecord
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from rich import box
 from rich.table import Table
 
-from hfmds.cli.tables.runs import add_row, new_table
+from hfmds.cli.tables.layout import add_row, new_table
 from hfmds.cli.text import NOTHING, ago
 from hfmds.domain.administration.operations import STEPS, Funnel, Status
 from hfmds.event_chain import Event

@@ -1,4 +1,4 @@
-"""Tables of runs, rounds, models, devices and recipe keys."""
+"""Tables of runs, rounds, models and recipe keys."""
 
 from __future__ import annotations
 
@@ -6,47 +6,18 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from hfmds.cli.demo.summary import LAST_ROUNDS, RunSummary
 from hfmds.cli.recipe.keys import RecipeKey
+from hfmds.cli.tables.layout import add_row, facts_table, new_table, state_text
 from hfmds.cli.text import NOTHING, ago, counted, decibel, percent, seconds, size
-from hfmds.domain.devices import Device, DeviceState
 from hfmds.domain.learning import LeakageSummary
 from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.recipe import Recipe
 from hfmds.domain.round_policy import Retention, RoundPolicy
 from hfmds.domain.runs import Progress, Round, Run, RunState
 from hfmds.domain.validation import fields_of
-
-_STATE_STYLES = {
-    RunState.RUNNING: "cyan",
-    RunState.PAUSED: "yellow",
-    RunState.COMPLETED: "green",
-    RunState.CANCELLED: "yellow",
-    RunState.DELETING: "yellow",
-    DeviceState.AVAILABLE: "green",
-    DeviceState.WORKING: "cyan",
-    DeviceState.AWAY: "yellow",
-}
-
-
-def new_table(title: str = "") -> Table:
-    """Return an empty table in the common style."""
-    return Table(
-        title=title or None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        collapse_padding=True,
-    )
-
-
-def add_row(table: Table, *cells: str | Text, style: str = "") -> None:
-    """Add a row of plain text: `[x]` in an id or a reason is no markup."""
-    table.add_row(*(Text(c) if isinstance(c, str) else c for c in cells), style=style)
 
 
 def keys_table(keys: Sequence[RecipeKey]) -> Table:
@@ -234,73 +205,6 @@ def models_table(run: Run, rounds: Sequence[Round]) -> Table:
     return table
 
 
-def devices_table(devices: Sequence[Device], now: datetime, width: int) -> Table:
-    """Return one row for each device, with the columns that fit into `width` characters."""
-    columns = _device_columns(devices, now)
-    left_out = []
-    for name in _DISPENSABLE:
-        if (
-            sum(max(cell.cell_len for cell in (Text(n), *c)) + 2 for n, c in columns.items())
-            > width
-        ):
-            left_out += [name] if columns.pop(name, None) else []
-    table = new_table()
-    table.caption_justify = "left"
-    if left_out:
-        table.caption = f"no room for {', '.join(left_out)}; --json has them"
-    for name in columns:
-        if name in ("device", "labels"):
-            table.add_column(name, overflow="fold")
-        else:
-            right = name in ("samples", "accepted", "failed")
-            table.add_column(name, no_wrap=True, justify="right" if right else "left")
-    for row in zip(*columns.values(), strict=True):
-        add_row(table, *row)
-    return table
-
-
-_DISPENSABLE = ("task", "engine", "version", "labels", "stage", "samples")
-"""Columns of devices that a narrow table leaves out, in this order."""
-
-
-def _device_columns(devices: Sequence[Device], now: datetime) -> dict[str, list[Text]]:
-    columns: dict[str, Sequence[str | Text]] = {
-        "device": [device.device_id for device in devices],
-        "state": [state_text(device.state) for device in devices],
-        "samples": [str(device.profile.samples) for device in devices],
-        "accepted": [str(device.accepted_tasks) for device in devices],
-        "failed": [str(device.failed_tasks) for device in devices],
-        "engine": [device.profile.engine for device in devices],
-        "version": [device.profile.software_version for device in devices],
-        "last seen": [ago(device.last_seen_at, now) for device in devices],
-        "task": [(device.task_id or NOTHING)[:12] for device in devices],
-    }
-    if any(device.stage for device in devices):
-        stages = [device.stage.name.lower() if device.stage else NOTHING for device in devices]
-        columns["stage"] = stages
-    if any(device.profile.labels for device in devices):
-        columns["labels"] = [", ".join(d.profile.labels) or NOTHING for d in devices]
-    return {
-        name: [Text(cell) if isinstance(cell, str) else cell for cell in cells]
-        for name, cells in columns.items()
-    }
-
-
-def twins_of(devices: Sequence[Device]) -> Iterator[Text]:
-    """Yield a warning for each id under which several devices run."""
-    for device in devices:
-        if device.has_twin:
-            warning = "several devices run with this id; give each its own state folder"
-            yield Text(f"{device.device_id}: {warning}", "red")
-
-
-def failures_of(devices: Sequence[Device]) -> Iterator[Text]:
-    """Yield why devices gave up their last task, one line for each."""
-    for device in devices:
-        if device.last_failure:
-            yield Text(f"{device.device_id}: {device.last_failure}", "yellow")
-
-
 def comparison_table(summaries: Sequence[RunSummary]) -> Table:
     """Return runs side by side; PSNR is to the paired real image."""
     table = new_table()
@@ -342,11 +246,6 @@ def leakage_rows(leakage: LeakageSummary) -> dict[str, tuple[str, str, str]]:
     }
 
 
-def state_text(state: RunState | DeviceState) -> Text:
-    """Return the state in its colour."""
-    return Text(state.value, _STATE_STYLES[state])
-
-
 def state_line(run: Run) -> str:
     """Return the state in words; for a paused run with the reason and the command to resume."""
     words = run.state.value
@@ -379,13 +278,3 @@ def device_accuracy_of(done: Round | None) -> str:
 def loss_of(done: Round | None) -> str:
     """Return the mean training loss of a round."""
     return f"{done.training_loss:.3f}" if done else NOTHING
-
-
-def facts_table(title: str) -> Table:
-    """Return an empty table of names and values."""
-    table = Table(
-        title=title, title_justify="left", box=None, show_header=False, pad_edge=False, padding=0
-    )
-    table.add_column(style="dim", no_wrap=True, min_width=14)
-    table.add_column(overflow="fold")
-    return table

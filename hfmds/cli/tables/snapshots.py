@@ -9,7 +9,8 @@ from datetime import datetime
 from rich.table import Table
 
 from hfmds.cli.snapshots.diff import Difference
-from hfmds.cli.tables.runs import add_row, facts_table, leakage_rows, new_table
+from hfmds.cli.tables.layout import add_row, facts_table, new_table
+from hfmds.cli.tables.runs import leakage_rows
 from hfmds.cli.text import ago, bar, counted, decibel, size, sparkline
 from hfmds.domain.histograms import Histogram
 from hfmds.domain.learning import LeakageSummary

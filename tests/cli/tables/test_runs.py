@@ -5,15 +5,9 @@ import pytest
 from rich.console import Console, RenderableType
 
 from hfmds.cli.demo.summary import summarise
-from hfmds.cli.tables.runs import (
-    comparison_table,
-    devices_table,
-    failures_of,
-    rounds_table,
-    run_table,
-    runs_table,
-    state_text,
-)
+from hfmds.cli.tables.devices import devices_table, failures_of
+from hfmds.cli.tables.layout import state_text
+from hfmds.cli.tables.runs import comparison_table, rounds_table, run_table, runs_table
 from hfmds.cli.text import ago, counted, percent, seconds, size, sparkline
 from hfmds.domain.devices import DeviceProfile, DeviceState, Eligibility
 from hfmds.domain.methods import FedMix, FedProx, Hfmds, Method
