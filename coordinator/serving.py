@@ -30,7 +30,7 @@ from hfmds.service.process.shutdown import Shutdown
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.server.server import GrpcServer
 from hfmds.storage.blobs import check_blobs
-from hfmds.storage.database import database_look
+from hfmds.storage.database import database_check
 from hfmds.storage.files import FolderLock
 from hfmds.storage.health import watching
 from hfmds.wire.clients.store_client import StoreClient
@@ -106,7 +106,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
             await server.set_ready(True)
             content = app.contents.marks()
             with (
-                database_look(engine) as database,
+                database_check(engine) as database,
                 watching(
                     {
                         "the database": database,

@@ -15,7 +15,7 @@ from hfmds.service.process.shutdown import Shutdown
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.server.server import GrpcServer
 from hfmds.storage.blobs import check_blobs
-from hfmds.storage.database import database_look
+from hfmds.storage.database import database_check
 from hfmds.storage.files import FolderLock
 from hfmds.storage.health import watching
 from synthesis_store.settings import StoreSettings
@@ -50,7 +50,7 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
                 asyncio.create_task(app.inventory.keep_fresh()),
             ]
             with (
-                database_look(engine) as database,
+                database_check(engine) as database,
                 watching(
                     {"the database": database, "content": lambda: check_blobs(blobs)},
                     settings.storage_patience_seconds,

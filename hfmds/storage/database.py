@@ -266,7 +266,7 @@ def _open_postgresql(url: URL, program: str, busy_timeout_seconds: float) -> Eng
 
 
 @contextmanager
-def database_look(engine: Engine) -> Iterator[Callable[[], None]]:
+def database_check(engine: Engine) -> Iterator[Callable[[], None]]:
     """Yield a function that raises Unavailable if the database does not answer.
 
     It has its own connection, because a busy pool does not mean that the database is away.

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from hfmds.errors import Unavailable
-from hfmds.storage.database import database_look, open_database
+from hfmds.storage.database import database_check, open_database
 from hfmds.storage.health import StorageHealth, watching
 from tests.support.postgres import PostgresServer
 
@@ -95,7 +95,7 @@ def test_the_trouble_of_any_is_told() -> None:
 
 def test_a_database_is_looked_at_by_a_connection_of_its_own(database_url: str) -> None:
     engine = open_database(database_url)
-    with database_look(engine) as look:
+    with database_check(engine) as look:
         look()
         taken = [engine.connect() for _ in range(15)]  # all there are
         look()
@@ -108,7 +108,7 @@ def test_a_database_server_that_is_away_and_back_is_noticed(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     engine = open_database(postgres_url)
-    with database_look(engine) as look:
+    with database_check(engine) as look:
         look()
         postgres_server.stop()
         try:

@@ -210,7 +210,7 @@ def _url(data_dir: Path) -> str:
 
 def _blob_names(folder: Path) -> Iterator[str]:
     """Yield the paths of all blobs, relative to the folder."""
-    # The coordinator has a folder for each run. os.walk goes on if one is deleted meanwhile.
+    # The coordinator has a folder for each run. os.walk goes on if one is deleted.
     for where, folders, names in os.walk(folder / BLOBS):
         folders.sort()
         for name in sorted(filter(is_blob_name, names)):

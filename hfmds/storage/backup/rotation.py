@@ -54,8 +54,8 @@ def back_up_in_turn(
 
 def _unused_name(folder: Path, now: datetime) -> str:
     """Return the name of this second, or of the next one without a backup."""
-    taken = {path.name.partition(".")[0] for path in folder.iterdir()}
-    while (name := now.strftime(_NAME)) in taken:
+    names = {path.name.partition(".")[0] for path in folder.iterdir()}
+    while (name := now.strftime(_NAME)) in names:
         now += timedelta(seconds=1)
     return name
 
@@ -67,18 +67,18 @@ def _shorten(folder: Path, program: str, keep: int) -> None:
 
 def _free(folder: Path, program: str, lacking_bytes: int) -> None:
     """Remove as many of the oldest as needed; none if that would not be enough."""
-    doomed = []
+    removable = []
     for path, backup in _complete(folder, program)[:-1]:
         if lacking_bytes <= 0:
             break
-        doomed.append(path)
+        removable.append(path)
         lacking_bytes -= bytes_on_disk(digest.size_bytes for digest in backup.files.values())
     if lacking_bytes > 0:
         raise Unavailable(
             f"no room for a backup in {folder}: {lacking_bytes} bytes are lacking even without "
             f"the older backups; give it a larger disk, or have the {program} keep less"
         )
-    for path in doomed:
+    for path in removable:
         _remove(path, program)
 
 
@@ -108,5 +108,5 @@ def _incomplete(folder: Path, program: str) -> list[Path]:
 
 
 def _remove(path: Path, program: str) -> None:
-    # Renamed first: if this process is killed, the rest must not be taken for a backup.
+    # Renamed first: if this process is killed, the rest must not be names for a backup.
     remove_folder(path.rename(path.with_name(path.name + partial_suffix(program))))

@@ -48,9 +48,7 @@ class Read:
 
     async def until_left(self, run_id: str) -> None:
         """Wait until nobody drives the run any more: then all of it is counted."""
-        async with asyncio.timeout(60):
-            while self("run_progress_timestamp_seconds", run=run_id):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await eventually(lambda: not self("run_progress_timestamp_seconds", run=run_id))
 
     def funnel(self, kind: str) -> list[float | None]:
         return [self("funnel_tasks_total", kind=kind, stage=stage) for stage in FUNNEL]

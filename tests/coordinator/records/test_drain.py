@@ -11,6 +11,7 @@ from hfmds.domain.administration.operations import Drain
 from hfmds.domain.runs import Phase, RunState
 from hfmds.domain.tasks import Assignment, RetryLater
 from tests.coordinator.workbench import PROFILE, Workbench, echo, make_spec, workbench
+from tests.support.waiting import eventually
 
 
 async def drain(bench: Workbench, on: bool, by: str = "olga") -> Drain:
@@ -38,8 +39,7 @@ async def test_a_drained_coordinator_hands_out_nothing_but_takes_what_is_out(
 async def test_devices_are_told_when_to_come_back_and_get_work_when_it_ends(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         waiting = asyncio.create_task(bench.check_ins.check_in("a", PROFILE, 30.0, ""))
-        while not bench.check_ins.waiting:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: bench.check_ins.waiting)
         await drain(bench, True)
         sent_away = await waiting
         assert isinstance(sent_away, RetryLater)
@@ -60,8 +60,7 @@ async def test_a_task_that_was_assigned_waits_for_the_end_of_the_drain(tmp_path:
         await bench.create(make_spec())
         await bench.arrive_and_leave("a")
         await bench.until(lambda run: bool(run.progress and run.progress.expected == 1))
-        while not bench.oversight.funnels("run", 1):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: bench.oversight.funnels("run", 1))
         await drain(bench, True)
         assert isinstance(await bench.check_ins.check_in("a", PROFILE, 0.0, ""), RetryLater)
         await drain(bench, False)
