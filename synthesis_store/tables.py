@@ -56,6 +56,8 @@ class StoreRow(StoreBase):
     id: Mapped[int] = mapped_column(primary_key=True)
     pseudonym_key: Mapped[bytes]  # a secret: with it, anybody can trace contributors to devices
     log_id: Mapped[str] = mapped_column(_ID)  # of the event log
+    # Whether there was no content before this database: then all content is of this store.
+    owns_content: Mapped[bool]
 
 
 class StoreEventRow(EventColumns, StoreBase):

@@ -100,7 +100,7 @@ def build(
     """Build the store on its database and its content, and finish what a crash interrupted."""
     content = Content(blobs, Staging(settings.data_dir / "uploads", settings.max_blob_bytes))
     metrics = StoreMetrics(registry)
-    identity = StoreIdentity(engine)
+    identity = StoreIdentity(engine, blobs)
     events = StoreEvents(engine, identity.log_id, now)
     grace = timedelta(seconds=settings.orphan_grace_seconds)
     orphans = Orphans(engine, blobs, events, grace, now)

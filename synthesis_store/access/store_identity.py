@@ -8,6 +8,7 @@ import secrets
 
 from sqlalchemy import Engine
 
+from hfmds.storage.blobs import Blobs
 from hfmds.storage.database import transaction
 from synthesis_store.tables import StoreRow
 
@@ -17,7 +18,7 @@ _THE_STORE = 1  # the id of the only row
 class StoreIdentity:
     """The identity that the first replica makes and all replicas share."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, blobs: Blobs) -> None:
         with transaction(engine) as session:
             row = session.get(StoreRow, _THE_STORE)
             if row is None:
@@ -25,6 +26,7 @@ class StoreIdentity:
                     id=_THE_STORE,
                     pseudonym_key=secrets.token_bytes(32),
                     log_id=f"store.{secrets.token_hex(8)}",
+                    owns_content=next(iter(blobs.digests()), None) is None,
                 )
                 session.add(row)
             self._pseudonym_key = row.pseudonym_key

@@ -17,7 +17,8 @@ So an object store is asked only about content that was an orphan, and writers l
 
 A change that makes content an orphan adds it and deletes it at once: a withdrawn device's batch
 does not wait. The sweep finds orphans that a crash left. It lists all content, and deletes an
-orphan when the grace time has passed, because a writer may be about to add its row.
+orphan when the grace time has passed, because a writer may be about to add its row. It does nothing
+for a database that is younger than the content: an operator may have named the wrong one.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from hfmds.errors import Unavailable
 from hfmds.storage.blobs import Blobs
 from hfmds.storage.database import reading, transaction
 from synthesis_store.events import StoreEventKind, StoreEvents
-from synthesis_store.tables import BatchRow, OrphanRow, PoolRow, ShardRow
+from synthesis_store.tables import BatchRow, OrphanRow, PoolRow, ShardRow, StoreRow
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +171,12 @@ class Orphans:
 
     def _add_unknown(self) -> None:
         """Add a row for each orphan that has none. It is due after the grace time."""
+        if not self._owns_content():
+            log.warning(
+                "the store keeps content that no row needs, because there was content before its "
+                "database; give a new database an empty HFMDS_BLOBS_URL"
+            )
+            return
         stored = set(self._blobs.digests())
         with reading(self._engine) as session:
             needed = {row.sha256 for row in session.execute(needed_content())}
@@ -181,6 +188,10 @@ class Orphans:
             with transaction(self._engine) as session:
                 for digest in group:
                     self._add_later(session, digest, due_at)
+
+    def _owns_content(self) -> bool:
+        with reading(self._engine) as session:
+            return session.scalar(select(StoreRow.owns_content)) is True
 
     def _add_later(self, session: Session, digest: Digest, due_at: datetime) -> None:
         row = session.get(OrphanRow, (digest.sha256, digest.size_bytes))

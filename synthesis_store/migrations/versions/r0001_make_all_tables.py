@@ -36,6 +36,7 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("pseudonym_key", sa.LargeBinary(), nullable=False),
         sa.Column("log_id", sa.String(length=128), nullable=False),
+        sa.Column("owns_content", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_table(

@@ -166,6 +166,16 @@ def test_the_sweep_deletes_what_a_crash_left_after_the_grace_time(tmp_path: Path
     assert again.blobs.contains(needed)
 
 
+def test_a_new_database_over_old_content_deletes_none_of_it(tmp_path: Path) -> None:
+    blobs = FolderBlobs(tmp_path / "blobs")
+    digest = blobs.put_bytes(CONTENT)  # another database names it
+    store = Store(tmp_path, blobs=blobs)
+    for _ in range(2):
+        assert store.app.orphans.sweep() == Erased()
+        store.clock.advance(GRACE_SECONDS)
+    assert blobs.contains(digest)
+
+
 def test_content_that_is_stored_after_its_deletion_is_swept_too(store: Store) -> None:
     digest = store.blobs.put_bytes(CONTENT)
     add_orphan(store, digest)

@@ -15,7 +15,6 @@ from hfmds.domain.pools import PoolState
 from hfmds.errors import Unavailable, WrongState
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.wire.tensors import encode_batch
-from synthesis_store.access.store_identity import StoreIdentity
 from synthesis_store.snapshots.missing_content import LOST_AFTER
 from tests.synthesis_store.examples import (
     ACCUMULATE,
@@ -53,7 +52,7 @@ def test_a_pool_is_sealed_without_a_batch_that_stays_away(
     sealed = store.app.sealing.seal("pool-1", named(**batches))
     assert sealed.missing == tuple(named(b=batches["b"]))
     assert [shard.digest for shard in sealed.snapshot.shards] == [batches["a"], batches["c"]]
-    contributor = StoreIdentity(store.engine).pseudonym("b")
+    contributor = store.app.identity.pseudonym("b")
     assert details_of(store, "batch-lost") == [
         {"contributor": contributor, "pool": "pool-1", "samples": 3}
     ]
