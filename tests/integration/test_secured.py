@@ -14,6 +14,8 @@ from typing import TypeVar
 
 import aiohttp
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from hfmds.data.packed import save_npz
 from hfmds.data.sources import load_images
@@ -27,6 +29,7 @@ from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import RunSpec, RunState
 from hfmds.errors import NotAllowed
 from hfmds.event_chain import Event
+from hfmds.pki.authority import KeyPair
 from hfmds.pki.folder import create_authority, issue_pair
 from hfmds.pki.token_text import TokenKind, new_token
 from hfmds.service.client.peer import Peer
@@ -37,6 +40,7 @@ from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.fleet_client import FleetClient
 from hfmds.wire.clients.store_client import StoreClient
+from tests.support.fleet_certificates import chained
 from tests.support.programs import Program, Programs
 from tests.support.waiting import eventually
 
@@ -77,6 +81,19 @@ class Fleet:
         )
         key = certificate.with_suffix(".key")
         return TlsFiles(certificate, key, self._folder / "authority.crt")
+
+    def made_by_the_device_issuer(self, identity: Identity) -> TlsFiles:
+        """Sign an identity with the device issuer's key, through an intermediate authority."""
+        key = (self._folder / "device-issuer.key").read_bytes()
+        issuer = KeyPair(key, (self._folder / "device-issuer.crt").read_bytes())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+        stolen = chained(issuer, name, identity)
+        files = TlsFiles(
+            self._folder / "thief.crt", self._folder / "thief.key", self._folder / "authority.crt"
+        )
+        files.certificate.write_bytes(stolen.certificate)
+        files.key.write_bytes(stolen.key)
+        return files
 
     def start_devices(self, owner: TlsFiles) -> dict[str, Program]:
         split = label_skew(self.images.labels, len(DEVICES), 2, seed=0, samples_per_device=12)
@@ -157,6 +174,8 @@ def test_a_run_among_parties_with_certificates(tmp_path: Path) -> None:
             # A device with a good certificate that says it is another one.
             liar = CoordinatorClient(fleet.peer(fleet.coordinator, stranger), "camera")
             thief = StoreClient(fleet.peer(fleet.store, stranger))
+            false_owner = fleet.made_by_the_device_issuer(Identity(Kind.OWNER, "x"))
+            pretender = AdminClient(fleet.peer(fleet.coordinator, false_owner))
             try:
                 await admin.create_run(run_spec(fleet), "secured")
                 with pytest.raises(NotAllowed, match="may not call CreateRun"):
@@ -165,12 +184,14 @@ def test_a_run_among_parties_with_certificates(tmp_path: Path) -> None:
                     await liar.check_in(DeviceProfile(1, "1", "torch"), 0)
                 with pytest.raises(NotAllowed, match="may not call ReleaseRun"):
                     await thief.release_run("secured")
+                with pytest.raises(NotAllowed):
+                    await pretender.list_runs()
                 await eventually(lambda: ended(looker))
                 await eventually(lambda: renewed(devices[ENROLS]))
                 await the_page_is_for_admins(fleet, owner, viewer, stranger)
                 return (await admin.list_events("secured"))[1]
             finally:
-                for client in (admin, looker, liar, thief):
+                for client in (admin, looker, liar, thief, pretender):
                     await client.close()
 
         events = asyncio.run(conversation())
