@@ -131,34 +131,12 @@ def _build(method: type[Method], tables: Tables) -> RunSpec:
     policy = RoundPolicy(
         **table("policy"),
         eligibility=Eligibility(**table("eligibility")),
-        asynchronous=_asynchronous(table("asynchronous")),
+        asynchronous=Asynchronous(**table("asynchronous")) if table("asynchronous") else None,
         evaluation=EvaluationByDevices(**table("evaluation")),
-        early_stop=_early_stop(table("early_stop")),
+        early_stop=EarlyStop(**table("early_stop")) if table("early_stop") else None,
         retention=Retention(**table("retention")),
     )
     return RunSpec(recipe, policy)
-
-
-def _asynchronous(values: Mapping[str, Any]) -> Asynchronous | None:
-    if not values:
-        return None
-    require(
-        "buffer_size" in values,
-        f"asynchronous.{next(iter(values))} is given, but not asynchronous.buffer_size, the "
-        "number of results that make a round; add it",
-    )
-    return Asynchronous(**values)
-
-
-def _early_stop(values: Mapping[str, Any]) -> EarlyStop | None:
-    if not values:
-        return None
-    require(
-        "patience_rounds" in values,
-        f"early_stop.{next(iter(values))} is given, but not early_stop.patience_rounds, the "
-        "number of evaluated rounds to wait for a better one; add it",
-    )
-    return EarlyStop(**values)
 
 
 def _method_named(name: str) -> type[Method]:

@@ -171,7 +171,7 @@ def test_asynchronous_rounds_are_said_in_a_table_of_their_own(tmp_path: Path) ->
     text = "[asynchronous]\nbuffer_size = 4\nmax_staleness = 3"
     spec = spec_from(recipe_file(tmp_path, text), {}, ["asynchronous.staleness_exponent=1"])
     assert spec.policy.asynchronous == Asynchronous(4, staleness_exponent=1.0, max_staleness=3)
-    with pytest.raises(ConfigurationError, match=r"not asynchronous\.buffer_size"):
+    with pytest.raises(ConfigurationError, match=r"asynchronous\.buffer_size is not set"):
         spec_from(None, {}, ["asynchronous.concurrency=2"])
 
 
@@ -182,7 +182,7 @@ def test_evaluation_early_stop_and_retention_can_be_set(tmp_path: Path) -> None:
     assert policy.early_stop == EarlyStop(3, 0.25)
     assert policy.retention == Retention(keep_last=2)
     assert spec_from(None, {}).policy.early_stop is None
-    with pytest.raises(ConfigurationError, match=r"not early_stop\.patience_rounds"):
+    with pytest.raises(ConfigurationError, match=r"early_stop\.patience_rounds is not set"):
         spec_from(None, {}, ["early_stop.min_improvement=0.5"])
 
 
