@@ -1,8 +1,8 @@
-"""The plans by which devices without torch compute: made when one asks, kept with the content.
+"""Makes and keeps the plans by which devices without torch compute.
 
-A plan belongs to a model and the graphs that its run needs. All runs with the same needs share it,
-and so do coordinators that share the database and the blobs. It outlasts its runs, until newer
-plans need the room.
+The coordinator makes a plan when the first device needs it. A plan belongs to a model and the
+graphs that its run needs. All runs with the same needs share it, and so do coordinators that share
+the database and the blobs. A plan outlives its runs until newer plans need the room.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from hfmds.storage.locations import BlobsLocation
 
 log = logging.getLogger(__name__)
 
-_PLACE = "_plans"  # no run's, since ids begin with a letter or digit
-_RETRY_SECONDS = 30.0  # after which a plan is made again that could not be stored
-_PLAN_ENGINES = "onnx"  # what the name of an engine that computes by plans begins with
+_PLACE = "_plans"  # no run has this id: ids begin with a letter or digit
+_RETRY_SECONDS = 30.0  # the pause after a plan could not be stored
+_PLAN_ENGINES = "onnx"  # names of engines that compute by plans begin so
 
 
 class Library(Protocol):
-    """What makes plans, or has them from before."""
+    """Makes plans, or has them already."""
 
     def plan(self, spec: PlanSpec) -> bytes:
         """Make the plan, or find it, as a file's bytes; may take long."""
 
     def close(self) -> None:
-        """Leave off what is being made."""
+        """Stop making plans."""
 
 
 class Plans:
@@ -60,19 +60,22 @@ class Plans:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, Digest | None] = {}  # by key; None: it cannot be made
-        self._used_at: dict[str, float] = {}  # by key, those that were asked for here
-        self._told: dict[Digest, PlanSpec] = {}  # devices of here may ask for these
-        self._waiting: dict[str, list[Callable[[], None]]] = {}  # for those being made
+        self._used_at: dict[str, float] = {}  # by key, of plans that this process used
+        self._handed_out: dict[Digest, PlanSpec] = {}  # devices here may download these
+        self._waiting: dict[
+            str, list[Callable[[], None]]
+        ] = {}  # callbacks by key, of plans being made
         self._failed_at: dict[str, float] = {}
 
     def needed(self, engine_name: str) -> bool:
-        """Whether a device with this engine computes by plans."""
+        """Return whether a device with this engine computes by plans."""
         return engine_name.startswith(_PLAN_ENGINES)
 
     def ready(self, spec: PlanSpec, when_ready: Callable[[], None]) -> bool:
-        """Whether it is known which plan the model has; if not, that begins, and is told.
+        """Return whether the plan is made, or known to be impossible.
 
-        Not, however, if it could not be stored a moment ago: ask again.
+        If not, this method starts to make it and calls `when_ready` at the end. After a storage
+        failure it pauses and calls nothing back; the caller asks again.
         """
         key = plan_key(spec)
         with self._lock:
@@ -96,40 +99,40 @@ class Plans:
         return False
 
     def of(self, spec: PlanSpec) -> Digest | None:
-        """The model's plan, once that is ready; None: its network cannot be made one of."""
+        """Return the plan, once it is ready; None: the network has no plan."""
         key = plan_key(spec)
         self._used_at[key] = self._clock()
         try:
             plan = self._known[key]
-        except KeyError:  # it has just left
+        except KeyError:  # another thread has just dropped it
             plan = self._find(key)
         if plan is not None:
-            self._told[plan] = spec
+            self._handed_out[plan] = spec
         return plan
 
     def contains(self, digest: Digest) -> bool:
-        """Whether this content is a plan that some device may have been told of.
+        """Return whether this content is a plan that a device may download.
 
-        Unavailable if it has left since, and is made anew: devices ask again then. Another
-        coordinator makes room without knowing what is in use here.
+        Raises Unavailable if the plan was deleted and is being made again, so that the device asks
+        again. Another coordinator may have deleted it without knowing that it is in use here.
         """
         if self.blobs.contains(digest):
             return True
         with self._lock:
             self._known = {key: plan for key, plan in self._known.items() if plan != digest}
-        spec = self._told.get(digest)
+        spec = self._handed_out.get(digest)
         if spec is None:
             return False
         if not self.ready(spec, lambda: None):
-            raise Unavailable(f"plan {digest} has left, and is made again; ask again")
+            raise Unavailable(f"plan {digest} was deleted and is being made again; ask again")
         return self.of(spec) == digest
 
     def close(self) -> None:
-        """Leave off what is being made."""
+        """Stop making plans."""
         self._library.close()
 
     def _find(self, key: str) -> Digest | None:
-        """A plan that was made before, here or by another coordinator."""
+        """Return a plan that this or another coordinator made before."""
         with self._lock:
             if key in self._known:
                 return self._known[key]
@@ -143,27 +146,27 @@ class Plans:
         return plan
 
     def _make(self, key: str, spec: PlanSpec) -> None:
-        told = {"architecture": spec.model.architecture}
-        log.info("making a plan, for devices without torch", extra=told)
+        fields = {"architecture": spec.model.architecture}
+        log.info("making a plan, for devices without torch", extra=fields)
         started = time.monotonic()
-        found: dict[str, Digest | None] = {key: None}
+        made: dict[str, Digest | None] = {key: None}
         try:
-            found = {key: self._keep(key, self._library.plan(spec))}
+            made = {key: self._keep(key, self._library.plan(spec))}
             seconds = round(time.monotonic() - started, 1)
-            log.info("the plan is made", extra={**told, "plan": found[key], "seconds": seconds})
+            log.info("the plan is made", extra={**fields, "plan": made[key], "seconds": seconds})
         except Unavailable as error:
-            log.warning("the plan was not made, for now: %s", error, extra=told)
+            log.warning("the plan was not made, for now: %s", error, extra=fields)
             self._failed_at[key] = time.monotonic()
-            found = {}
+            made = {}
         except HfmdsError as error:
-            log.warning("devices without torch cannot take part: %s", error, extra=told)
+            log.warning("devices without torch cannot take part: %s", error, extra=fields)
         except Exception:
-            log.exception("unexpected error; devices without torch cannot take part", extra=told)
+            log.exception("unexpected error; devices without torch cannot take part", extra=fields)
         with self._lock:
-            self._known.update(found)
-            waiting = self._waiting.pop(key)
-        for tell in waiting:
-            tell()
+            self._known.update(made)
+            callbacks = self._waiting.pop(key)
+        for call_back in callbacks:
+            call_back()
 
     def _keep(self, key: str, data: bytes) -> Digest:
         plan = self.blobs.put_bytes(data)
@@ -171,28 +174,28 @@ class Plans:
         with transaction(self._engine) as session:
             row = PlanRow(key=key, sha256=plan.sha256, size_bytes=plan.size_bytes, used_at=0.0)
             session.merge(row)
-            for one in session.scalars(select(PlanRow).where(PlanRow.key.in_(used_at))):
-                one.used_at = used_at[one.key]
+            for used in session.scalars(select(PlanRow).where(PlanRow.key.in_(used_at))):
+                used.used_at = used_at[used.key]
             session.flush()
-            left = self._make_room(session)
-        for digest in left:
+            dropped = self._make_room(session)
+        for digest in dropped:
             self.blobs.delete(digest)
         return plan
 
     def _make_room(self, session: Session) -> set[Digest]:
-        """Forget those that were not used for longest; what of the content nobody needs now."""
+        """Drop the plans that were used longest ago; return their content."""
         kept: set[Digest] = set()
-        left: dict[str, Digest] = {}
+        dropped: dict[str, Digest] = {}
         newest_first = select(PlanRow).order_by(PlanRow.used_at.desc(), PlanRow.key)
         for row in session.scalars(newest_first):
-            digest = Digest(row.sha256, row.size_bytes)  # several may have the same
-            if kept and sum(one.size_bytes for one in kept | {digest}) > self._max_bytes:
-                left[row.key] = digest
+            digest = Digest(row.sha256, row.size_bytes)  # several plans may have the same content
+            if kept and sum(plan.size_bytes for plan in kept | {digest}) > self._max_bytes:
+                dropped[row.key] = digest
                 session.delete(row)
             else:
                 kept.add(digest)
         with self._lock:
-            for key in left:
+            for key in dropped:
                 self._known.pop(key, None)
                 self._used_at.pop(key, None)
-        return set(left.values()) - kept
+        return set(dropped.values()) - kept
