@@ -25,38 +25,38 @@ _REMEDY = "run it where PyPI itself can be reached, not a mirror, or ask another
 
 def verdict(dependencies: Sequence[dict[str, Any]]) -> tuple[int, list[str]]:
     """The exit code and the lines to print for the report of pip-audit."""
-    said = [
-        f"{one['name']} {one['version']}: {hole['id']}, mended in "
+    lines = [
+        f"{package['name']} {package['version']}: {hole['id']}, fixed in "
         f"{', '.join(hole['fix_versions']) or 'no version yet'}"
-        for one in dependencies
-        for hole in one.get("vulns", ())
+        for package in dependencies
+        for hole in package.get("vulns", ())
     ]
     skipped = [
-        one["name"]
-        for one in dependencies
-        if "skip_reason" in one and "editable" not in one["skip_reason"]
+        package["name"]
+        for package in dependencies
+        if "skip_reason" in package and "editable" not in package["skip_reason"]
     ]
     if skipped:
-        said.append(
-            f"{len(skipped)} of {len(dependencies)} packages could not be asked about "
+        lines.append(
+            f"cannot ask about {len(skipped)} of {len(dependencies)} packages "
             f"({', '.join(skipped[:3])}, ...); {_REMEDY}"
         )
     asked = len(dependencies) - len(skipped)
-    if not said:
-        said.append(f"no known holes in {asked} packages")
-    holes = any(one.get("vulns") for one in dependencies)
-    return HOLES if holes else NOT_ASKED if skipped else 0, said
+    if not lines:
+        lines.append(f"no known holes in {asked} packages")
+    holes = any(package.get("vulns") for package in dependencies)
+    return HOLES if holes else NOT_ASKED if skipped else 0, lines
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run pip-audit and print its verdict."""
-    ran = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True)  # noqa: S603
+    result = subprocess.run([*_COMMAND, *arguments], capture_output=True, text=True)  # noqa: S603
     try:
-        code, said = verdict(json.loads(ran.stdout)["dependencies"])
+        code, lines = verdict(json.loads(result.stdout)["dependencies"])
     except ValueError:
-        last = (ran.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        code, said = NOT_ASKED, [f"pip-audit could not ask ({last[:300]}); {_REMEDY}"]
-    sys.stdout.write("\n".join(said) + "\n")
+        last = (result.stderr.strip().splitlines() or ["no output"])[-1]
+        code, lines = NOT_ASKED, [f"pip-audit could not ask ({last[:300]}); {_REMEDY}"]
+    sys.stdout.write("\n".join(lines) + "\n")
     return code
 
 

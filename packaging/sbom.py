@@ -58,8 +58,8 @@ class Packages:
     """The packages installed in some folders, or in this environment."""
 
     def __init__(self, folders: Sequence[str] = ()) -> None:
-        found = distributions(path=list(folders)) if folders else distributions()
-        self._by_name = {canonicalize_name(one.metadata["Name"]): one for one in found}
+        packages = distributions(path=list(folders)) if folders else distributions()
+        self._by_name = {canonicalize_name(p.metadata["Name"]): p for p in packages}
 
     def __getitem__(self, name: str) -> Distribution:
         try:
@@ -83,26 +83,26 @@ class Packages:
 
     def closure(self, image: Image) -> dict[str, set[str]]:
         """All packages of an image by name, each with its direct requirements."""
-        found: dict[str, set[str]] = {}
+        needs_by_name: dict[str, set[str]] = {}
         seen: set[tuple[str, frozenset[str]]] = set()
-        left = [
+        queue = [
             (PROJECT, frozenset(image.extras)),
             *((name, frozenset()) for name in image.besides),
         ]
-        while left:
-            name, extras = left.pop()
+        while queue:
+            name, extras = queue.pop()
             if (name, extras) in seen:
                 continue
             seen.add((name, extras))
-            needs = found.setdefault(name, set())
+            needs = needs_by_name.setdefault(name, set())
             for needed in self.needs(name, extras):
                 other = canonicalize_name(needed.name)
                 if other in image.without:
                     continue
                 if other != name:  # an extra of its own
                     needs.add(other)
-                left.append((other, frozenset(needed.extras)))
-        return found
+                queue.append((other, frozenset(needed.extras)))
+        return needs_by_name
 
 
 def bill(name: str, packages: Packages) -> str:
@@ -139,11 +139,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("dist/sbom"))
     parser.add_argument("--packages", action="append", default=[], metavar="FOLDER")
-    given = parser.parse_args()
-    packages = Packages(given.packages)
-    given.output.mkdir(parents=True, exist_ok=True)
+    options = parser.parse_args()
+    packages = Packages(options.packages)
+    options.output.mkdir(parents=True, exist_ok=True)
     for name in IMAGES:
-        path = given.output / f"{name}.cdx.json"
+        path = options.output / f"{name}.cdx.json"
         try:
             path.write_text(bill(name, packages))
         except NotInstalled as error:

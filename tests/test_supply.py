@@ -87,17 +87,17 @@ BAD = {"name": "pillow", "version": "9.0", "vulns": [{"id": "PYSEC-1", "fix_vers
 
 
 @pytest.mark.parametrize(
-    ("found", "code", "said"),
+    ("dependencies", "code", "datum"),
     [
-        ([GOOD, OWN], 0, "no known holes in 2 packages"),
-        ([GOOD, BAD], 1, "pillow 9.0: PYSEC-1, mended in 9.1"),
-        ([GOOD, UNKNOWN], 3, "1 of 2 packages could not be asked about"),
+        ([GOOD, OWN], 0, "2 packages"),
+        ([GOOD, BAD], 1, "pillow 9.0: PYSEC-1"),
+        ([GOOD, UNKNOWN], 3, "1 of 2 packages (torch"),
         ([BAD, UNKNOWN], 1, "pillow 9.0"),
     ],
 )
-def test_an_audit_that_asked_nobody_does_not_end_well(
-    found: list[dict[str, Any]], code: int, said: str
+def test_an_audit_that_asked_nobody_fails(
+    dependencies: list[dict[str, Any]], code: int, datum: str
 ) -> None:
-    ended, lines = audit.verdict(found)
-    assert ended == code
-    assert lines[0].startswith(said)
+    exit_code, lines = audit.verdict(dependencies)
+    assert exit_code == code
+    assert datum in lines[0]
