@@ -39,6 +39,7 @@ async def serve(settings: StoreSettings, stop: asyncio.Event) -> None:
         blobs = await asyncio.to_thread(open_blobs, settings)
         app = await asyncio.to_thread(build, settings, engine, blobs, registry, gate)
         app.servicer.add_to(server)
+        await asyncio.to_thread(app.inventory.refresh)  # metrics are complete at the first scrape
         async with (
             aclosing(app.servicer),  # ends the seal before another process can lock the folder
             server.serving(Shutdown(settings.shutdown_grace_seconds)),
