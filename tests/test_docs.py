@@ -21,12 +21,13 @@ from tests.monitoring.pages import anchors
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = pages()
-BY_HAND = [
+PACKAGES = ("coordinator", "edge_client", "hfmds", "synthesis_store", "tests")
+MANUAL = [
     *ROOT.glob("*.md"),
     *(p for p in (ROOT / "docs").rglob("*.md") if p.name != "table.md"),
-    *ROOT.glob("benchmarks/*.md"),
-    *ROOT.glob("k8s/**/*.md"),
+    *(p for folder in ("benchmarks", "k8s") for p in (ROOT / folder).rglob("*.md")),
 ]
+PACKAGE_PAGES = [p for package in PACKAGES for p in (ROOT / package).rglob("*.md")]
 
 
 def name(page: Path) -> str:
@@ -38,7 +39,7 @@ def test_generated_parts_are_up_to_date(page: Path) -> None:
     assert page.read_text() == GENERATED[page], "run make docs"
 
 
-@pytest.mark.parametrize("page", BY_HAND, ids=name)
+@pytest.mark.parametrize("page", [*MANUAL, *PACKAGE_PAGES], ids=name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if re.match(r"[a-z]+:", target):  # the web
@@ -49,7 +50,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
-@pytest.mark.parametrize("page", BY_HAND, ids=name)
+@pytest.mark.parametrize("page", MANUAL, ids=name)
 def test_commands_exist(page: Path) -> None:
     assert not [fault for command in sorted(commands(page)) for fault in faults(command)]
 
