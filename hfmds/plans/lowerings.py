@@ -7,6 +7,7 @@ milliseconds of one core for 20 images in the paper's CNN.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -595,20 +596,27 @@ def _group_norm_backward(
 
 # --- sums ---------------------------------------------------------------------------------------
 # onnxruntime adds up one number after the other. Of a million squares float32 then keeps four
-# digits: FedProx's distance had a relative error of 4e-5 at 40 pixels and 3e-4 at 64. In runs of
-# at most this many, the error stays below 1e-6.
+# digits. FedProx's distance has a relative error of 4e-5 at 40 pixels and 3e-4 at 64, and the norm
+# of an image's gradient 2e-5 at 224. In runs of at most this many, the error stays below 1e-6.
 
 _LONGEST_RUN = 256
 
 
 def _sum(x: Tensor, *, dtype: torch.dtype | None = None) -> Any:
-    """The sum of all elements, in runs, and then the sum of the runs."""
-    count = x.numel()
-    if not isinstance(count, int) or count <= _LONGEST_RUN or dtype is not None:
+    """Sum all elements: each image in runs, then the sums of the runs, then the images.
+
+    A tensor without a batch counts as one image.
+    """
+    sizes = x.shape[1:] if x.dim() and isinstance(x.shape[0], torch.SymInt) else x.shape
+    if dtype is not None or not all(isinstance(size, int) for size in sizes):
         return NotImplemented
-    flat = x.reshape(-1)
-    while (count := len(flat)) > _LONGEST_RUN:
+    count = math.prod(sizes)
+    if count <= _LONGEST_RUN:
+        return NotImplemented
+    rows = x.reshape(-1, count)
+    while count > _LONGEST_RUN:
         runs, rest = divmod(count, _LONGEST_RUN)
-        sums = flat[: count - rest].view(runs, _LONGEST_RUN).sum(1)
-        flat = torch.cat([sums, flat[count - rest :]]) if rest else sums
-    return flat.sum(0)
+        sums = rows[:, : count - rest].reshape(-1, runs, _LONGEST_RUN).sum(2)
+        rows = torch.cat([sums, rows[:, count - rest :]], 1) if rest else sums
+        count = runs + rest
+    return rows.sum(1).sum(0)

@@ -189,18 +189,18 @@ def test_progress_can_end_the_work():
 
 def test_divergence_names_the_step():
     broken = {**weights(), "hidden.bias": np.full(512, np.nan, np.float32)}
-    with pytest.raises(InvalidInput, match=r"the loss is nan at step 1 of 6; lower"):
+    with pytest.raises(InvalidInput, match=r"nan at step 1 of 6"):
         train(given=broken)
 
 
 def test_unfit_data_are_refused():
-    with pytest.raises(InvalidInput, match="shard is empty"):
+    with pytest.raises(InvalidInput, match="shard"):
         train(shard=SHARD.take(np.array([], np.int64)))
     bad_labels = LabelledImages(SHARD.pixels, SHARD.labels + 1)
-    with pytest.raises(InvalidInput, match=r"the device's shard: labels run from 1 to 3"):
+    with pytest.raises(InvalidInput, match=r"shard.*1 to 3"):
         train(shard=bad_labels)
     wide = LabelledImages(np.zeros((2, 1, 16, 17), np.uint8), np.zeros(2, np.int64))
-    with pytest.raises(InvalidInput, match=r"the synthetic pool: images are \[1, 16, 17\]"):
+    with pytest.raises(InvalidInput, match=r"pool.*\[1, 16, 17\]"):
         train(wide)
 
 
@@ -229,7 +229,7 @@ def test_devices_train_at_the_rate_of_the_round(name: str):
 
 @pytest.mark.parametrize("changes", [{"later_from_round": 3}, {"later_learning_rate": 0.1}])
 def test_a_later_learning_rate_without_its_round_is_refused(changes: dict[str, float]):
-    with pytest.raises(InvalidInput, match="set both, or neither"):
+    with pytest.raises(InvalidInput, match="later_from_round"):
         TrainingRecipe(**changes)  # type: ignore[arg-type]
 
 

@@ -231,7 +231,7 @@ def distance(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -
 
 
 def test_mixed_precision_is_torchs_alone() -> None:
-    with pytest.raises(ConfigurationError, match=r"HFMDS_MIXED_PRECISION.*HFMDS_ENGINE to torch"):
+    with pytest.raises(ConfigurationError, match="HFMDS_MIXED_PRECISION"):
         open_engine(with_mixed_precision(engine="onnx"))
 
 

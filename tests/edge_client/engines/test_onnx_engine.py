@@ -50,13 +50,13 @@ def ignore(done: int, steps: int) -> None:
 
 
 def test_a_task_without_a_plan_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"no plan.*coordinator's log.*HFMDS_ENGINE to torch"):
+    with pytest.raises(InvalidInput, match="HFMDS_ENGINE"):
         OnnxEngine().train(work(tmp_path), ignore)
 
 
 def test_a_plan_of_another_model_is_refused(tmp_path: Path) -> None:
     other = plan(replace(MODEL, classes=7))
-    with pytest.raises(InvalidInput, match=r"the plan is for .*classes=7.*classes=3"):
+    with pytest.raises(InvalidInput, match=r"classes=7.*classes=3"):
         OnnxEngine().evaluate(work(tmp_path, other), ignore)
 
 
@@ -97,27 +97,27 @@ def test_the_plan_of_a_run_has_the_one_graph_that_it_trains_by(
 
 def test_a_method_without_a_pool_has_nothing_to_synthesise(tmp_path: Path) -> None:
     task = work(tmp_path, plan(), recipe=replace(RECIPE, method=FedAvg()))
-    with pytest.raises(InvalidInput, match="fedavg shares no images"):
+    with pytest.raises(InvalidInput, match="fedavg"):
         OnnxEngine().synthesise(task, ignore)
 
 
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     engine, task = OnnxEngine(), work(tmp_path, plan())
-    with pytest.raises(InvalidInput, match="'w' is missing"):
+    with pytest.raises(InvalidInput, match="'w'"):
         engine.evaluate(replace(task, weights={"v": np.zeros(3, np.float32)}), ignore)
-    with pytest.raises(InvalidInput, match=r"'w' has shape \[3\], in the plan \[3, 4\]"):
+    with pytest.raises(InvalidInput, match=r"'w'.*\[3\].*\[3, 4\]"):
         engine.evaluate(replace(task, weights={"w": np.zeros(3, np.float32)}), ignore)
 
 
 def test_work_that_needs_more_memory_than_is_left_is_refused(tmp_path: Path) -> None:
     task = work(tmp_path, plan())
     engine = OnnxEngine(left_bytes=lambda: 2999)
-    with pytest.raises(LimitExceeded, match=r"evaluate with 20 images.*HFMDS_MAX_MEMORY_BYTES"):
+    with pytest.raises(LimitExceeded, match=r"evaluate.*20.*HFMDS_MAX_MEMORY_BYTES"):
         engine.evaluate(task, ignore)  # 1000 + 20 * 100
 
 
 def test_a_graph_that_onnxruntime_cannot_load_is_told_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"cannot load graph 'evaluate'.*update onnxruntime"):
+    with pytest.raises(InvalidInput, match="'evaluate'"):
         OnnxEngine(left_bytes=lambda: 3000).evaluate(work(tmp_path, plan()), ignore)
 
 
@@ -128,13 +128,13 @@ def test_the_runtime_says_which_operators_it_knows(tmp_path: Path) -> None:
 
     assert known_opset() > OPSET  # ours is an old one
     assert opened(known_opset()).model == MODEL
-    with pytest.raises(InvalidInput, match=rf"up to {known_opset()}; update onnxruntime"):
+    with pytest.raises(InvalidInput, match=f"{known_opset()}"):
         opened(known_opset() + 1)
 
 
 def test_what_a_later_graph_takes_is_told() -> None:
     graphs = Graphs(plan(), ["CPUExecutionProvider"], threads=1)
-    with pytest.raises(InvalidInput, match="takes 'parameter:w', which this version does not know"):
+    with pytest.raises(InvalidInput, match="'parameter:w'"):
         graphs.call("train", {})
 
 
@@ -145,9 +145,9 @@ def test_the_best_that_onnxruntime_has_here_is_used() -> None:
     slow = "TensorrtExecutionProvider"  # which onnxruntime puts first
     assert providers_for("auto", [slow, cuda, "AzureExecutionProvider", cpu]) == [cuda, cpu]
     assert providers_for("cuda", [other, cuda, cpu]) == [cuda, cpu]
-    with pytest.raises(ConfigurationError, match=r"HFMDS_COMPUTE_DEVICE is cuda.*onnxruntime-gpu"):
+    with pytest.raises(ConfigurationError, match=r"cuda.*onnxruntime-gpu"):
         providers_for("cuda", [cpu])
-    with pytest.raises(ConfigurationError, match=r"is mps.*HFMDS_ENGINE to torch.*auto"):
+    with pytest.raises(ConfigurationError, match=r"mps.*HFMDS_ENGINE"):
         providers_for("mps", [cpu])
     assert OnnxEngine().name == "onnx-cpu"
 
