@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -82,47 +88,55 @@ def test_results_nobody_takes_do_not_mix_with_those_of_the_next_phase(workers: P
     assert [trained.samples for trained in workers.train([work(images(9))])] == [9]
 
 
-def test_a_phase_left_half_done_gives_way_to_the_next(workers: ProcessWorkers):
+def test_a_phase_may_begin_before_all_results_of_another_are_taken(workers: ProcessWorkers):
     halted = workers.train(work(images(size)) for size in (5, 6, 7, 8))
     assert next(halted).samples == 5
     assert [trained.samples for trained in workers.train([work(images(9))])] == [9]
-    with pytest.raises(WrongState, match="another phase has begun"):
-        list(halted)
+    assert [trained.samples for trained in halted] == [6, 7, 8]
 
 
-def test_what_is_shared_is_written_once_and_forgotten_after_two_phases():
-    with ProcessWorkers(1) as single:
-        folder = Path(single._folder.name)
-
-        def files() -> list[str]:
-            return sorted(path.name for path in folder.glob("shared-*"))
-
-        first = work(images(5))
-        list(single.train([first, replace(first, seed=1)]))
-        assert files() == ["shared-1", "shared-2"]  # weights and shard
-        list(single.train([replace(first, weights=weights(1))]))
-        assert files() == ["shared-1", "shared-2", "shared-3"]
-        list(single.train([replace(first, weights=weights(2))]))
-        assert files() == ["shared-2", "shared-3", "shared-4"]
-    assert not folder.exists()
-
-
-def test_a_killed_worker_is_an_error_that_says_so_and_the_next_phase_has_another():
+def test_a_killed_worker_is_an_error_that_says_so_and_the_next_phase_has_others():
     with ProcessWorkers(2) as pair:
-
-        def works() -> Iterator[LocalWork]:
-            yield work(images(200))
-            process_id = pair._workers[0].process.pid  # which has it now
-            assert process_id is not None
-            os.kill(process_id, signal.SIGKILL)
-            yield work(images(5))
-
-        with pytest.raises(Unavailable, match=r"ended with code -9.*fewer workers"):
-            list(pair.train(works()))
+        before = children()
+        results = pair.train(work(images(200), seed) for seed in range(8))
+        next(results)
+        os.kill(max(children() - before), signal.SIGKILL)
+        with pytest.raises(Unavailable, match=r"a worker process ended.*fewer workers"):
+            list(results)
         sizes = (6, 7, 8)
         assert [t.samples for t in pair.train(work(images(size)) for size in sizes)] == [*sizes]
     with pytest.raises(WrongState, match="closed"):
         list(pair.train([work(images(6))]))
+
+
+def children() -> set[int]:
+    """The worker processes of this process."""
+    return {pid for process in multiprocessing.active_children() if (pid := process.pid)}
+
+
+def test_workers_end_with_the_process_that_started_them():
+    program = (
+        "import multiprocessing, os\n"
+        "from tests.algorithm.test_process_workers import ProcessWorkers, images, work\n"
+        "if __name__ == '__main__':\n"
+        "    workers = ProcessWorkers(1)\n"
+        "    list(workers.train([work(images(5))]))\n"
+        "    print(multiprocessing.active_children()[0].pid, flush=True)\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write(program)
+        file.flush()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        ended = subprocess.run(
+            [sys.executable, file.name], capture_output=True, text=True, env=environment
+        )
+    status = Path("/proc", ended.stdout.strip(), "status")
+    give_up_at = time.monotonic() + 60
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the worker is gone
+        while "zombie" not in status.read_text():
+            assert time.monotonic() < give_up_at, "the worker lives on"
+            time.sleep(0.05)
 
 
 def test_there_must_be_a_worker():
