@@ -52,6 +52,7 @@ from hfmds.service.security.revocation_gate import Gate
 from hfmds.storage.database import open_database
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from tests.support.databases import database_of
+from tests.support.waiting import eventually
 
 PROFILE = DeviceProfile(samples=5, software_version="test", engine="none")
 LEAKAGE = LeakageSummary(9.0, 10.0, 11.0, 12.0, 13.0, 14.0)
@@ -216,8 +217,7 @@ class Workbench:
     async def arrive(self, *device_ids: str) -> list[asyncio.Task[Assignment]]:
         """Have devices wait for work; returns when the coordinator knows of all of them."""
         waiting = [asyncio.create_task(self.check_in(device)) for device in device_ids]
-        while not set(device_ids) <= set(self.app.registry.view("").present):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: {*device_ids} <= {*self.app.registry.view("").present})
         return waiting
 
     def put_update(self, assignment: Assignment, data: bytes) -> Digest:

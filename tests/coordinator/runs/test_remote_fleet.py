@@ -32,6 +32,7 @@ from tests.coordinator.workbench import (
     workbench,
 )
 from tests.support.databases import order_text_without_case
+from tests.support.waiting import eventually
 
 
 async def test_the_model_after_a_round_is_the_mean_of_its_updates(tmp_path: Path) -> None:
@@ -248,8 +249,7 @@ async def test_a_cohort_of_the_asked_size_is_drawn_anew_each_round(tmp_path: Pat
                     await bench.do(name, outcome, echo)
 
         playing = [asyncio.create_task(device(name)) for name in names]
-        while len(bench.app.registry.view("").present) < len(names):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(bench.app.registry.view("").present) == len(names))
         await bench.create(make_spec(rounds=4, devices=2, cohort_size=2))
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         done.set()
@@ -270,21 +270,21 @@ async def test_updates_are_dropped_after_the_round_and_every_model_is_kept(tmp_p
         assert await model_after(bench, 1) != await model_after(bench, 2)
 
 
-async def test_nobody_has_dropped_updates_open_while_the_next_round_is_at_work(
+async def test_nobody_has_deleted_updates_open_while_the_next_round_is_at_work(
     tmp_path: Path,
 ) -> None:
-    def held_open() -> list[str]:
+    def deleted_but_open() -> set[str]:
         links = Path("/proc/self/fd").iterdir()
         names = [str(link.readlink()) for link in links if link.is_symlink()]
-        return [name for name in names if name.startswith(f"{tmp_path}/blobs/")]
+        of_run = [name for name in names if name.startswith(f"{tmp_path}/blobs/run/")]
+        return {Path(name).name for name in of_run if name.endswith(" (deleted)")}
 
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=2, devices=2))
-        await asyncio.gather(bench.play("a", 1, nudge(1.0)), bench.play("b", 1, nudge(3.0)))
+        a, _ = await asyncio.gather(bench.play("a", 1, nudge(1.0)), bench.play("b", 1, nudge(3.0)))
         await asyncio.gather(bench.check_in("a"), bench.check_in("b"))  # and they do nothing
-        async with asyncio.timeout(60):
-            while any("spare-" in name for name in held_open()):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        first_model = f"{a[0].weights.sha256} (deleted)"  # kept open to check updates against it
+        await eventually(lambda: deleted_but_open() <= {first_model})
 
 
 async def test_an_update_that_equals_the_model_does_not_take_the_model_away(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from tests.coordinator.workbench import (
     nudge,
     workbench,
 )
+from tests.support.waiting import eventually
 
 A = 0.5  # the exponent
 SIZE = 2  # of the buffer
@@ -57,11 +58,12 @@ async def weights_after(bench: Workbench, folder: Path, number: int) -> Weights:
 
 async def round_is(bench: Workbench, number: int) -> None:
     """Wait until the run trains in this round."""
-    while True:
-        found = bench.records.rounds.in_progress("run")
-        if found and found.number == number and found.state.name == "TRAINING":
-            return
-        await asyncio.sleep(0.01)
+
+    def trains() -> bool:
+        current = bench.records.rounds.in_progress("run")
+        return bool(current and current.number == number and current.state.name == "TRAINING")
+
+    await eventually(trains)
 
 
 def flushed(models: Sequence[Weights], results: Sequence[tuple[int, float]]) -> Weights:

@@ -20,6 +20,7 @@ from hfmds.storage.database import fenced, opened_database, reading
 from hfmds.wire.tensors import encode_weights
 from tests.coordinator.workbench import Workbench, echo, make_spec, model_after, workbench
 from tests.support.databases import database_of
+from tests.support.waiting import eventually
 
 
 async def complete(bench: Workbench, run_id: str = "run") -> None:
@@ -31,8 +32,7 @@ async def complete(bench: Workbench, run_id: str = "run") -> None:
 
 
 async def thread_ends(name: str) -> None:
-    while any(thread.name == name for thread in threading.enumerate()):  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    await eventually(lambda: all(thread.name != name for thread in threading.enumerate()))
 
 
 def rows_of(folder: Path, run_id: str) -> int:
@@ -132,8 +132,7 @@ async def test_a_deletion_that_was_cut_off_is_done_at_the_next_start(
         with pytest.raises(WrongState, match="is being deleted; create it when it is gone"):
             await bench.create(make_spec())
     async with workbench(tmp_path) as bench:
-        while bench.runs.list():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: not bench.runs.list())
         assert not (tmp_path / "blobs" / "run").exists()
         assert kinds(bench)[-2:] == ["run-deleting", "run-deleted"]
 
@@ -199,8 +198,7 @@ async def test_a_run_is_deleted_when_the_store_has_given_up_its_snapshots(tmp_pa
         await asyncio.to_thread(bench.runs.delete, "no-pool")  # needs no store
         calls = bench.store.calls
         deleting = asyncio.create_task(asyncio.to_thread(bench.runs.delete, "run"))
-        while bench.store.calls == calls:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: bench.store.calls > calls)
         assert bench.runs.get("run").state is RunState.DELETING
         bench.store.away = False
         await deleting

@@ -9,6 +9,7 @@ from coordinator.runs.retention import sweep
 from hfmds.domain.digest import digest_of
 from hfmds.domain.runs import RunState
 from tests.coordinator.workbench import Workbench, make_spec, model_after, nudge, workbench
+from tests.support.waiting import eventually
 
 
 def content(bench: Workbench) -> set[str]:
@@ -16,9 +17,7 @@ def content(bench: Workbench) -> set[str]:
 
 
 async def until_cleared(bench: Workbench, leftover: str) -> None:
-    async with asyncio.timeout(60):
-        while leftover in content(bench):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await eventually(lambda: leftover not in content(bench))
 
 
 async def test_updates_that_a_killed_coordinator_left_go_at_the_next_start(tmp_path: Path) -> None:
@@ -27,8 +26,7 @@ async def test_updates_that_a_killed_coordinator_left_go_at_the_next_start(tmp_p
         await bench.play("a", 2, nudge(1.0))
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         models = [await model_after(bench, number) for number in (1, 2)]
-        while len(content(bench)) > 2:  # noqa: ASYNC110 (the models of the rounds)
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(content(bench)) == 2)  # the models of the rounds
         kept = content(bench)
         # As if it had been killed between the record of the last round and this.
         left = bench.app.contents.of("run").blobs.put_bytes(b"an update").sha256

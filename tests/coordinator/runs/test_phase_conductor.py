@@ -27,17 +27,20 @@ from tests.coordinator.workbench import (
     nudge,
     workbench,
 )
+from tests.support.waiting import eventually
 
 ROUND_1 = PhaseKey("run", 1, "train")
 
 
 async def asked(bench: Workbench, least: int, key: PhaseKey = ROUND_1) -> list[str]:
     """The devices that have a task of the phase, once there are so many."""
-    while True:
+
+    def devices() -> list[str]:
         phase = bench.records.phases.find(key)
-        if phase and len(phase.tasks) >= least:
-            return [task.device_id for task in phase.tasks]
-        await asyncio.sleep(0.01)
+        return [task.device_id for task in phase.tasks] if phase else []
+
+    await eventually(lambda: len(devices()) >= least)
+    return devices()
 
 
 # --- over-selection -------------------------------------------------------------------------------

@@ -255,8 +255,7 @@ async def test_stopping_does_not_wait_for_a_store_that_hangs_and_loses_nothing(
     store.hangs = True
     async with workbench(tmp_path, store=store) as bench:
         await bench.create(make_spec(refresh_every=1))
-        while not store.calls:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: store.calls)
     async with workbench(tmp_path) as bench:
         assert bench.runs.get("run").state is RunState.RUNNING
         await bench.play("a", 2, echo)
