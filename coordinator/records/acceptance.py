@@ -42,12 +42,12 @@ _STATE_AFTER = {
 }
 
 _WHY_LATE = {
-    LateReason.ACCEPTED: "its result was accepted before",
-    LateReason.GOAL_REACHED: "the round has all the results it needs",
+    LateReason.ACCEPTED: "its result is already accepted",
+    LateReason.GOAL_REACHED: "the round has all results that it needs",
     LateReason.DEADLINE: "the round closed at its deadline",
-    LateReason.GONE: "the round closed while nothing was heard of the device",
-    LateReason.TOO_SLOW: "it took longer than the run allows",
-    LateReason.STALE: "the model it began at is too old by now",
+    LateReason.GONE: "the round closed after the device had gone silent",
+    LateReason.TOO_SLOW: "the device took longer than the run allows",
+    LateReason.STALE: "the model that it began with is now too old",
     LateReason.FAILED: "the device gave it up",
     LateReason.CANCELLED: "the run was cancelled",
     LateReason.COMPLETED: "the run has completed",

@@ -69,7 +69,7 @@ async def test_more_are_asked_than_needed_and_the_first_results_make_the_round(
         *first, last = chosen
         for name in first:
             await bench.do(name, tasks[name], echo)
-        with pytest.raises(TooLate, match="all the results it needs") as late:
+        with pytest.raises(TooLate, match="all results") as late:
             await bench.do(last, tasks[last], echo)
         assert late.value.reason == "goal-reached"
         await bench.until(lambda run: run.state is RunState.COMPLETED)
