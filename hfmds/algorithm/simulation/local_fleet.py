@@ -72,7 +72,7 @@ class InProcess:
 
 
 class LocalFleet:
-    """Devices by id, each with its shard; the held-out set is the fleet's."""
+    """Simulated devices by id, each with its shard, and a held-out set of the fleet."""
 
     def __init__(
         self,
@@ -83,16 +83,16 @@ class LocalFleet:
         evaluation: EvaluationByDevices = EvaluationByDevices(),  # noqa: B008 (frozen)
         compute_device: str = "cpu",
     ) -> None:
-        """On torch's `compute_device` models are evaluated, and devices learn without `workers`."""
+        """Models are evaluated on torch's `compute_device`; without `workers` they train there."""
         for device_id, shard in shards.items():
-            if "/" in device_id:  # it would break up the names of its arrays in `state`
-                raise InvalidInput(f"device id {device_id!r} has a slash; name the device without")
+            if "/" in device_id:  # `state` separates the parts of an array's name by it
+                raise InvalidInput(f"device id {device_id!r} has a slash: use an id without one")
             shard.require_fit(recipe.model, f"the shard of device {device_id!r}")
         plain = (PoolPolicy(), default_pool(recipe.method))
         if replace(recipe.pool, pixel_type="uint8") not in plain:
             raise InvalidInput(
-                "settings of pool other than pool.pixel_type are given, but devices in one process "
-                "have no synthesis store that could follow them; leave them out"
+                "the recipe has settings of pool other than pool.pixel_type, but simulated devices "
+                "have no synthesis store to apply them: leave these settings out"
             )
         # A device without data has nothing to learn from: it is never available.
         self._shards = {d: shards[d] for d in sorted(shards) if len(shards[d])}
@@ -176,7 +176,7 @@ class LocalFleet:
         )
 
     def pool_batch(self, pool: Pool) -> SyntheticBatch:
-        """What a pool that this fleet has sealed, or was restored with, holds."""
+        """Return the images of a pool that this fleet has sealed or was restored with."""
         if pool.snapshot_id not in self._pools:
             raise NotFound(
                 f"this fleet has no pool {pool.snapshot_id!r}: restore the state of the fleet "
@@ -185,7 +185,7 @@ class LocalFleet:
         return self._pools[pool.snapshot_id]
 
     def health(self, round_number: int) -> Mapping[str, SynthesisHealth]:
-        """How each device's synthesis went at a refresh of this process."""
+        """Return the health of each device's synthesis at a refresh of this process."""
         if round_number not in self._health:
             raise NotFound(f"there was no refresh at round {round_number}")
         return self._health[round_number]
@@ -193,7 +193,7 @@ class LocalFleet:
     # --- carrying over --------------------------------------------------------------------------
 
     def state(self, pool: Pool | None) -> dict[str, NDArray[np.generic]]:
-        """What the devices remember, and this pool, as named arrays."""
+        """Return what the devices remember, and this pool, as named arrays."""
         arrays: dict[str, NDArray[np.generic]] = {}
         for (phase, device_id), by_round in self._memories.items():
             for round_number, memory in by_round.items():
@@ -216,7 +216,7 @@ class LocalFleet:
         return arrays
 
     def restore(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
-        """Take over the `state` of another fleet of the same recipe and shards."""
+        """Restore the `state` of another fleet with the same recipe and shards."""
         memories: defaultdict[tuple[str, str], dict[int, dict[str, NDArray[np.float32]]]]
         memories = defaultdict(lambda: defaultdict(dict))
         pools: defaultdict[str, dict[str, NDArray[np.generic]]] = defaultdict(dict)
