@@ -36,17 +36,18 @@ class Downloads:
         self, device_id: str, task_id: str, digest: Digest, offset: int
     ) -> AsyncIterator[bytes]:
         """Yield the content from an offset on, in chunks."""
-        task = await asyncio.to_thread(self._tasks.get, device_id, task_id)
-        blobs = await asyncio.to_thread(self._blobs_with, task, digest)
+        task, blobs = await asyncio.to_thread(self._find, device_id, task_id, digest)
         async for chunk in outgoing(blobs, digest, offset):
             yield chunk
         # A device that trains with a pool has the pool still to fetch.
         if digest == task.weights and not (task.key.kind == "train" and task.reference):
             self._stages.note(task_id, TaskStage.DOWNLOADED)
 
-    def _blobs_with(self, task: Task, digest: Digest) -> Blobs:
+    def _find(self, device_id: str, task_id: str, digest: Digest) -> tuple[Task, Blobs]:
+        """Return the device's task, and where the content is stored."""
+        task = self._tasks.get(device_id, task_id)
         if digest == task.weights:
-            return self._contents.of(task.key.run_id).blobs
+            return task, self._contents.of(task.key.run_id).blobs
         if self._plans and self._plans.contains(digest):  # a plan is no secret of its run
-            return self._plans.blobs
+            return task, self._plans.blobs
         raise NotAllowed(f"task {task.task_id!r} does not refer to content {digest}")

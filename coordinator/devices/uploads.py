@@ -54,10 +54,8 @@ class Uploads:
         On return the update is durable. A broken upload can be resumed.
         """
         update = report.update
-        task = await asyncio.to_thread(self._results.require_open, device_id, task_id, "train")
-        content = await asyncio.to_thread(self._contents.of, task.key.run_id)
+        task, content = await asyncio.to_thread(self._admit, device_id, task_id, update)
         if task.state is not TaskState.ACCEPTED:
-            await asyncio.to_thread(self._admit, task, update)
             await receive(content, task_id, update, offset, chunks)
             self._stages.note(task_id, TaskStage.UPLOADED)
             await asyncio.to_thread(self._check.require_sound, task, update)
@@ -73,13 +71,15 @@ class Uploads:
         if task.state is TaskState.ACCEPTED:  # its bytes may be gone, together with its round
             return UploadState(update.size_bytes, complete=True)
         self._check.require_size(task, update)
-        content: Content = self._contents.of(task.key.run_id)
-        return upload_state(content, task_id, update)
+        return upload_state(self._contents.of(task.key.run_id), task_id, update)
 
-    def _admit(self, task: Task, update: Digest) -> None:
-        """Refuse an upload before its first byte if it is too large, or one too many."""
-        self._check.require_size(task, update)
-        self._quota.take(task.task_id, update)
+    def _admit(self, device_id: str, task_id: str, update: Digest) -> tuple[Task, Content]:
+        """Require an open task, and an update that is neither too large nor one too many."""
+        task = self._results.require_open(device_id, task_id, "train")
+        if task.state is not TaskState.ACCEPTED:
+            self._check.require_size(task, update)
+            self._quota.take(task_id, update)
+        return task, self._contents.of(task.key.run_id)
 
 
 class UploadQuota:

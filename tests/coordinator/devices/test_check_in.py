@@ -28,6 +28,7 @@ from hfmds.errors import (
 )
 from hfmds.wire.tensors import encode_weights
 from tests.coordinator.workbench import PROFILE, Workbench, echo, make_spec, nudge, workbench
+from tests.support.waiting import eventually
 
 
 @asynccontextmanager
@@ -215,8 +216,7 @@ async def test_a_device_whose_waiting_call_breaks_is_away_until_it_comes_back(
 ) -> None:
     async with workbench(tmp_path) as bench:
         (waiting,) = await bench.arrive("a")
-        while not bench.oversight.devices():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: bench.oversight.devices())
         assert [device.state for device in bench.oversight.devices()] == [DeviceState.AVAILABLE]
         waiting.cancel()
         await asyncio.wait([waiting])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from hfmds.domain.tasks import Assignment, RetryLater
 from tests.coordinator.workbench import PROFILE, echo, make_spec, workbench
+from tests.support.waiting import eventually
 
 
 async def test_only_so_many_wait_in_an_open_call_and_the_others_are_told_when_to_come(
@@ -14,8 +15,7 @@ async def test_only_so_many_wait_in_an_open_call_and_the_others_are_told_when_to
 ) -> None:
     async with workbench(tmp_path, max_waiting=2) as bench:
         waiting = await bench.arrive("a", "b")
-        while bench.check_ins.waiting < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await eventually(lambda: bench.check_ins.waiting == 2)
         sent_away = await bench.check_ins.check_in("c", PROFILE, 30.0, "")
         assert sent_away == RetryLater(0.5, "no work for this device")
         # It is silent because it was told to, so it is there: work is kept for it.
