@@ -172,7 +172,9 @@ def test_lists_are_read_to_their_last_page(coordinator: FakeCoordinator, capsys:
 @pytest.mark.parametrize(
     ("command", "state"), [("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")]
 )
-def test_steering(coordinator: FakeCoordinator, capsys: Output, command: str, state: str) -> None:
+def test_pause_resume_and_cancel(
+    coordinator: FakeCoordinator, capsys: Output, command: str, state: str
+) -> None:
     coordinator.runs["run-1"] = a_run()
     assert main(["run", command, "run-1"]) == 0
     assert f"run run-1: {state}" in capsys.readouterr().out
@@ -196,7 +198,7 @@ def test_devices(coordinator: FakeCoordinator, capsys: Output) -> None:
 
 
 @pytest.mark.parametrize("command", [["run", "list"], ["devices"], ["run", "watch", "x"]])
-def test_a_coordinator_that_is_away(command: list[str], capsys: Output) -> None:
+def test_an_unavailable_coordinator_is_an_error(command: list[str], capsys: Output) -> None:
     assert main([*command, "--coordinator", NOBODY]) == 1
     said = capsys.readouterr().err
     assert said.startswith(f"hfmds: coordinator at {NOBODY} is unavailable")
@@ -204,7 +206,7 @@ def test_a_coordinator_that_is_away(command: list[str], capsys: Output) -> None:
     assert len(said.splitlines()) == 1
 
 
-def test_an_address_that_is_none(capsys: Output) -> None:
+def test_a_malformed_address_is_refused(capsys: Output) -> None:
     assert main(["run", "list", "--coordinator", "nonsense"]) == 2
     assert "'nonsense'; it must be host:port" in capsys.readouterr().err
 
@@ -240,14 +242,14 @@ def test_every_key_of_a_recipe_is_listed(capsys: Output, monkeypatch: pytest.Mon
     assert "did you mean [eligibility]?" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_told_in_a_line(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_line(capsys: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     with Path("/dev/full").open("w") as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main(["run", "keys"]) == 1
     assert capsys.readouterr().err.startswith("hfmds: cannot write the output")
 
 
-def test_the_version_is_told(capsys: Output) -> None:
+def test_the_version_is_printed(capsys: Output) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"hfmds {software_version()}\n"
 

@@ -41,7 +41,7 @@ def test_a_pipe_gets_lines_without_control_codes() -> None:
     assert lines[3].endswith("completed")
 
 
-def test_a_pipe_hears_once_that_the_coordinator_is_away() -> None:
+def test_a_pipe_gets_one_line_for_an_outage_of_the_coordinator() -> None:
     console = Console(file=io.StringIO())
     followed = FollowedRun("x", a_run())
     display = PlainLines(console)
@@ -56,7 +56,7 @@ def a_paused_run() -> FollowedRun:
     return FollowedRun("x", a_run(state=RunState.PAUSED, state_reason="a full [disk]; clear it"))
 
 
-def test_a_pipe_hears_why_a_run_is_paused_and_how_to_go_on() -> None:
+def test_a_pipe_gets_the_reason_of_a_pause_and_the_remedy() -> None:
     console = Console(file=io.StringIO(), width=40)
     followed = a_paused_run()
     display = PlainLines(console)
@@ -69,7 +69,7 @@ def test_a_pipe_hears_why_a_run_is_paused_and_how_to_go_on() -> None:
     assert again.endswith("  paused (resume it with: hfmds run resume run-1)")
 
 
-def test_a_terminal_shows_why_a_run_is_paused_and_how_to_go_on() -> None:
+def test_a_terminal_shows_the_reason_of_a_pause_and_the_remedy() -> None:
     console = terminal()
     followed = a_paused_run()
     with display_for(console, [followed]):
@@ -101,7 +101,7 @@ def test_a_terminal_gets_a_table_with_curves() -> None:
     assert "completed" in text
 
 
-def test_a_terminal_says_how_well_a_run_does_and_how_long_it_may_take() -> None:
+def test_a_terminal_shows_the_accuracy_and_the_time_left() -> None:
     console = terminal()
     by_devices = DeviceEvaluation(0.375, 2.0, 90, devices=4)
     rounds = [a_round(1, 0.75), replace(a_round(2, 0.5), device_evaluation=by_devices)]
@@ -112,7 +112,7 @@ def test_a_terminal_says_how_well_a_run_does_and_how_long_it_may_take() -> None:
     assert f"x: {told}" in written(console)
 
 
-def test_without_a_held_out_set_accuracy_is_that_by_devices() -> None:
+def test_without_a_held_out_set_the_accuracy_of_devices_is_shown() -> None:
     console = Console(file=io.StringIO(), width=40)
     found = [DeviceEvaluation(share, 2.0, 90, devices=4) for share in (0.75, 0.5)]
     rounds = [
@@ -127,7 +127,7 @@ def test_without_a_held_out_set_accuracy_is_that_by_devices() -> None:
     assert second.endswith("took 2.5 s")
 
 
-def test_a_running_run_shows_its_phase_and_who_is_away() -> None:
+def test_a_running_run_shows_its_phase_and_absent_devices() -> None:
     console = terminal()
     run = FollowedRun("x", a_run(completed_rounds=1), away="nobody answers")
     with display_for(console, [run]):
@@ -138,7 +138,7 @@ def test_a_running_run_shows_its_phase_and_who_is_away() -> None:
     assert "nobody answers (trying again)" in text
 
 
-def test_a_run_that_waits_for_the_store_says_so() -> None:
+def test_a_run_that_waits_for_the_store_shows_this() -> None:
     console = terminal(width=80)
     progress = Progress(2, Phase.WAITING_FOR_STORE, 0, 0)
     with display_for(console, [FollowedRun("FedAvg, lr/10", a_run(progress=progress))]):
@@ -147,7 +147,7 @@ def test_a_run_that_waits_for_the_store_says_so() -> None:
     assert "0/0" not in written(console)
 
 
-def test_a_narrow_terminal_keeps_what_matters() -> None:
+def test_a_narrow_terminal_keeps_the_important_columns() -> None:
     console = terminal(width=80)
     runs = [
         a_followed_run("FedAvg, lr/10", [0.1] * 10),

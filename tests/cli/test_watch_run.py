@@ -69,7 +69,7 @@ async def _first_change(address: str, followed: FollowedRun) -> list[int]:
     return []
 
 
-async def test_a_run_that_is_gone_is_not_waited_for() -> None:
+async def test_a_missing_run_is_not_awaited() -> None:
     class Forgetful(FakeCoordinator):
         def WatchRun(self, request: Any, context: Any) -> Iterator[Any]:
             self._find(request.run_id, context)
@@ -79,7 +79,7 @@ async def test_a_run_that_is_gone_is_not_waited_for() -> None:
         await heard(address, FollowedRun("x", a_run()))
 
 
-async def test_a_stream_that_breaks_between_the_last_pages_of_rounds_is_taken_up_again() -> None:
+async def test_a_stream_that_breaks_between_pages_of_rounds_resumes() -> None:
     ended = a_run(state=RunState.COMPLETED, completed_rounds=2)
     coordinator = FakeCoordinator()
     coordinator.changes = [(ended, [a_round(2)])]
@@ -89,7 +89,7 @@ async def test_a_stream_that_breaks_between_the_last_pages_of_rounds_is_taken_up
     assert coordinator.watched_after == [1]
 
 
-async def test_a_paused_run_is_followed_until_it_goes_on() -> None:
+async def test_a_paused_run_is_followed_until_it_resumes() -> None:
     coordinator = FakeCoordinator()
     coordinator.changes = [
         (a_run(state=RunState.PAUSED, state_reason="no space left"), []),

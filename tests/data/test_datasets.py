@@ -59,14 +59,14 @@ def test_images_need_not_be_square_nor_coloured(tmp_path: Path, shape: tuple[int
             assert image.transpose(1, 2, 0).ravel().tolist() == pixels.tolist()
 
 
-def test_class_folders_named_by_numbers_are_in_their_order(tmp_path: Path):
+def test_numbered_class_folders_are_sorted_by_number(tmp_path: Path):
     files = ["10/a.png", "9/a.png", "1/a.png"]
     dataset = load_dataset(folder_of(tmp_path, files, files), NOWHERE)
     assert dataset.class_names == ("1", "9", "10")
     assert dataset.train.pixels[:, 0, 0, 0].tolist() == [2, 1, 0]
 
 
-def test_one_name_among_numbers_makes_all_of_them_names(tmp_path: Path):
+def test_a_named_folder_makes_numbered_folders_names(tmp_path: Path):
     files = ["10/a.png", "9/a.png", "none/a.png"]
     assert load_dataset(folder_of(tmp_path, files, files), NOWHERE).class_names == (
         "10",
@@ -100,7 +100,7 @@ def test_digits_have_a_training_and_a_test_part():
         ("/no/such/place", "known are cifar10, cifar100, mnist, fashion-mnist, digits[:SIZE]"),
     ],
 )
-def test_an_unknown_name_gets_the_nearest(name: str, hint: str):
+def test_an_unknown_name_gets_a_suggestion(name: str, hint: str):
     with pytest.raises(ConfigurationError) as caught:
         load_dataset(name, NOWHERE)
     message = str(caught.value)
@@ -118,7 +118,7 @@ def test_an_unknown_name_gets_the_nearest(name: str, hint: str):
         (["a/1.png", "b/1.png"], ["a/1.png"], r"'b' of .*/train is missing in .*/test; add .*/b"),
     ],
 )
-def test_a_half_present_folder_is_refused(
+def test_an_incomplete_folder_is_refused(
     tmp_path: Path, train: list[str], test: list[str], message: str
 ):
     with pytest.raises(ConfigurationError, match=message):
@@ -132,7 +132,7 @@ def test_an_empty_class_folder_is_refused(tmp_path: Path):
         load_dataset(name, NOWHERE)
 
 
-def test_a_link_to_nothing_is_named(tmp_path: Path):
+def test_a_broken_link_is_named(tmp_path: Path):
     name = folder_of(tmp_path, ["a/1.png"], ["a/1.png"])
     (tmp_path / "train" / "a" / "2.png").symlink_to(tmp_path / "gone.png")
     with pytest.raises(ConfigurationError, match=r"train/a/2.png cannot be read .*; replace or"):
@@ -144,7 +144,7 @@ def test_a_name_too_long_for_a_folder_is_refused():
         load_dataset("x" * 300, NOWHERE)
 
 
-def test_parts_of_two_forms_are_refused(tmp_path: Path):
+def test_parts_of_different_shapes_are_refused(tmp_path: Path):
     write_image(tmp_path / "train" / "a" / "1.png")
     write_image(tmp_path / "test" / "a" / "1.png", mode="RGB")
     with pytest.raises(ConfigurationError, match=r"has 3x4 grey .* but 3x4 colour ones for test"):
@@ -156,7 +156,7 @@ def test_a_data_set_without_images_is_refused():
         Dataset("x", images_of([0]), images_of([]), ("a",))
 
 
-def test_a_subset_has_equally_many_of_each_class_in_their_order():
+def test_a_subset_is_balanced_and_keeps_the_order():
     images = images_of([0, 1, 2] * 20)
     chosen = subset(images, 30, seed=1)
     assert np.bincount(chosen.labels).tolist() == [10, 10, 10]

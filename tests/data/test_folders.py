@@ -36,7 +36,7 @@ def test_more_images_than_memory_holds_are_refused(tmp_path: Path):
     )
 
 
-def test_what_is_hidden_or_known_clutter_is_passed_over(tmp_path: Path):
+def test_hidden_files_and_known_clutter_are_ignored(tmp_path: Path):
     for name in ("2.JPG", "1.png"):
         write_image(tmp_path / name)
     for name in ("._1.png", ".DS_Store", "Thumbs.db", "desktop.ini", "a.txt", "b.JSON", "c.md"):

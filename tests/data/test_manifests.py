@@ -64,12 +64,12 @@ def test_labels_that_are_numbers_are_the_runs(folder: Path) -> None:
         ("path,label\nmissing.png,cat\n", "missing.png cannot be read"),
     ],
 )
-def test_what_is_wrong_with_a_list_is_told(folder: Path, text: str, message: str) -> None:
+def test_the_error_of_a_wrong_list_names_the_line(folder: Path, text: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load_named_images(str(manifest(folder, text)), "the device's data")
 
 
-def test_a_list_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_list_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="does not exist"):
         load_named_images(str(tmp_path / "shard.csv"), "the device's data")
 
@@ -83,7 +83,7 @@ def test_npy_files_come_in_pairs(tmp_path: Path) -> None:
     assert images.labels.tolist() == [4, 1]
 
 
-def test_what_is_wrong_with_a_pair_is_told(tmp_path: Path) -> None:
+def test_the_error_of_a_wrong_pair_names_the_cause(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((1, 1, 2, 2), np.uint8))
     with pytest.raises(ConfigurationError, match=r"no 'images' in it; write images to x-images"):
         load_images(str(tmp_path / "x.npy"))

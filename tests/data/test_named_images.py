@@ -42,7 +42,7 @@ def test_folders_are_mapped_by_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(images.pixels, direct.pixels)
 
 
-def test_one_device_serves_runs_that_count_differently(tmp_path: Path) -> None:
+def test_a_device_serves_runs_with_different_class_numbers(tmp_path: Path) -> None:
     local = load(str(folder_of(tmp_path, "cat", "dog")))
     other = dataclasses.replace(RECIPE, class_names=("cat", "cow", "dog"))
     assert local.labelled_for(PETS).labels.tolist() == [2, 0]

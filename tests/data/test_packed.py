@@ -69,9 +69,7 @@ def test_class_names_that_do_not_fit_are_refused(tmp_path: Path, names: np.ndarr
         load_images(str(path))
 
 
-def test_a_place_that_cannot_be_written_is_named(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_path_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "pack", str(folder / "train"), "/nowhere/x.npz"]) == 2
     assert "/nowhere/x.npz" in capsys.readouterr().err
     assert main(["data", "fetch", "minst"]) == 2

@@ -69,7 +69,7 @@ def test_digits_are_scaled_and_split_without_overlap():
     np.testing.assert_array_equal(train.pixels, load_images("digits:20#train").pixels)
 
 
-def test_digits_of_each_device_are_of_one_class_and_nobody_elses():
+def test_each_device_gets_its_own_digits_of_one_class():
     parts = [load_images(f"digits#train@{device}/20") for device in range(20)]
     classes = [np.unique(part.labels).tolist() for part in parts]
     assert all(len(own) == 1 for own in classes)
@@ -101,7 +101,7 @@ def test_digits_keep_their_own_size_by_default():
         ("/no/such/place", "'/no/such/place' does not exist; give a folder"),
     ],
 )
-def test_a_source_that_names_nothing_is_refused(source: str, message: str):
+def test_a_missing_source_is_refused(source: str, message: str):
     with pytest.raises(ConfigurationError, match=message):
         load_images(source)
 
@@ -134,7 +134,7 @@ def test_an_unknown_class_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("other", "described"), [({"size": (5, 3)}, "3x5 colour"), ({"mode": "L"}, "3x4 grey")]
 )
-def test_images_of_two_forms_are_refused(tmp_path: Path, other: dict, described: str):
+def test_images_of_different_shapes_are_refused(tmp_path: Path, other: dict, described: str):
     write_image(tmp_path / "0" / "a.png")
     write_image(tmp_path / "1" / "b.png", **other)
     message = rf"1/b.png is {described}, but .*0/a.png is 3x4 colour; convert"
@@ -174,14 +174,14 @@ PIXELS, LABELS = np.zeros((2, 1, 3, 3), np.uint8), np.zeros(2, np.int64)
         ({"images": np.array([{}]), "labels": LABELS}, "cannot be read as .npz .*allow_pickle"),
     ],
 )
-def test_an_npz_of_another_form_is_refused(tmp_path: Path, arrays: dict, message: str):
+def test_an_npz_of_another_shape_is_refused(tmp_path: Path, arrays: dict, message: str):
     np.savez(tmp_path / "shard.npz", **arrays)
     with pytest.raises(ConfigurationError, match=message):
         load_images(str(tmp_path / "shard.npz"))
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 cut short"])
-def test_an_npz_that_is_none_is_refused(tmp_path: Path, content: bytes):
+def test_a_malformed_npz_is_refused(tmp_path: Path, content: bytes):
     (tmp_path / "shard.npz").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"shard.npz cannot be read as .npz"):
         load_images(str(tmp_path / "shard.npz"))
@@ -198,7 +198,7 @@ def test_an_npz_larger_than_memory_is_refused(tmp_path: Path):
         load_images(str(tmp_path / "shard.npz"))
 
 
-def test_save_npz_wants_the_suffix(tmp_path: Path):
+def test_save_npz_requires_the_suffix(tmp_path: Path):
     with pytest.raises(ConfigurationError, match=r"must end in .npz"):
         save_npz(tmp_path / "shard", LabelledImages(PIXELS, LABELS))
 

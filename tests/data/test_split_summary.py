@@ -11,7 +11,7 @@ SHARDS = [np.array([0, 1, 3, 2]), np.array([4]), np.array([6, 7])]
 NAMES = ("ant", "bee", "cat", "dog")
 
 
-def test_every_image_is_counted_where_it_is():
+def test_images_are_counted_by_device_and_class():
     summary = summarise_split(LABELS, SHARDS, NAMES)
     assert summary.counts.tolist() == [[3, 1, 0, 0], [0, 1, 0, 0], [0, 0, 0, 2]]
     assert summary.rows == [
@@ -36,7 +36,7 @@ def test_the_table_is_markdown():
     )
 
 
-def test_nothing_is_said_of_unused_classes_if_there_are_none():
+def test_unused_classes_are_mentioned_only_if_they_exist():
     summary = summarise_split(np.array([1, 0]), [np.array([0, 1])], ("ant", "bee"))
     last_line = summary.markdown().splitlines()[-1]
     assert last_line == "Devices hold 2 of 2 images, 2 of 2 classes."

@@ -34,7 +34,7 @@ def test_shards_are_disjoint_equal_and_repeatable(split: Split):
     assert not np.array_equal(everything, np.concatenate(split(4)))
 
 
-def test_splits_stay_what_they_were():
+def test_splits_never_change():
     # Results that were published with these seeds must be found again.
     labels = np.tile(np.arange(10), 30)
     by_dirichlet = dirichlet(labels, 7, 0.01, 3, samples_per_device=12)
@@ -45,7 +45,7 @@ def test_splits_stay_what_they_were():
     assert by_dirichlet[-1][-3:].tolist() == [65, 25, 215]
 
 
-def test_iid_uses_all_it_can_and_mixes_the_classes():
+def test_iid_uses_as_many_images_as_possible_and_mixes_the_classes():
     shards = iid(LABELS, 7, seed=0)
     assert [len(shard) for shard in shards] == [42] * 7
     assert all(len(classes_of(shard)) >= 8 for shard in shards)
@@ -61,7 +61,7 @@ def test_label_skew_gives_each_device_its_classes_in_equal_parts(classes_per_dev
     assert set().union(*map(classes_of, shards)) == set(range(10))
 
 
-def test_label_skew_puts_other_classes_together_each_time_round():
+def test_label_skew_varies_the_combinations_of_classes():
     hands = [frozenset(LABELS[shard].tolist()) for shard in label_skew(LABELS, 20, 2, seed=5)]
     assert {len(hand) for hand in hands} == {2}
     assert len(set(hands)) > 10  # of five pairs dealt four times there would be five
@@ -159,13 +159,13 @@ SPECS = {
     ],
     ids=lambda value: value.label if isinstance(value, SplitSpec) else "",
 )
-def test_a_spec_says_which_split_it_is(spec: SplitSpec, expected: list[np.ndarray]):
+def test_a_specification_selects_its_split(spec: SplitSpec, expected: list[np.ndarray]):
     shards = split(LABELS, spec, seed=9)
     assert [shard.tolist() for shard in shards] == [shard.tolist() for shard in expected]
 
 
 @pytest.mark.parametrize("kind", SPECS)
-def test_unequal_shards_are_disjoint_repeatable_and_not_of_one_size(kind: str):
+def test_unequal_shards_are_disjoint_repeatable_and_of_different_sizes(kind: str):
     spec = dataclasses.replace(SPECS[kind], unequal=0.5)
     shards = split(LABELS, spec, seed=3)
     assert len(shards) == spec.devices
@@ -238,7 +238,7 @@ def test_a_split_that_leaves_a_device_empty_names_it(kind: str):
         ({"unequal": float("nan")}, "unequal nan: must be 0"),
     ],
 )
-def test_a_spec_that_can_never_be_is_refused(fields: dict, message: str):
+def test_an_impossible_specification_is_refused(fields: dict, message: str):
     with pytest.raises(ConfigurationError, match=message):
         SplitSpec(**({"kind": "iid", "devices": 3} | fields))
 
@@ -254,7 +254,7 @@ def test_a_spec_that_can_never_be_is_refused(fields: dict, message: str):
         (SplitSpec("dirichlet", 3, concentration=1, samples_per_device=101), "devices 101 each"),
     ],
 )
-def test_a_spec_that_these_data_cannot_meet_is_refused(spec: SplitSpec, message: str):
+def test_a_specification_beyond_the_data_is_refused(spec: SplitSpec, message: str):
     with pytest.raises(ConfigurationError, match=message):
         split(LABELS, spec, seed=0)
 

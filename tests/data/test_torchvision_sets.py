@@ -44,14 +44,14 @@ def test_colour_comes_first_and_classes_have_their_names(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100", "mnist", "fashion-mnist"])
-def test_absent_data_are_not_fetched_unasked(tmp_path: Path, name: str) -> None:
+def test_absent_data_are_downloaded_only_on_request(tmp_path: Path, name: str) -> None:
     root = tmp_path / "data"
     with pytest.raises(ConfigurationError, match=f"hfmds data fetch {name} {root}"):
         load_dataset(name, root)
     assert not root.exists()
 
 
-def test_a_machine_without_torchvision_says_what_to_do(
+def test_the_error_of_missing_torchvision_names_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
@@ -59,7 +59,7 @@ def test_a_machine_without_torchvision_says_what_to_do(
         fetch("mnist", tmp_path)
 
 
-def test_a_set_that_cannot_be_fetched_is_named_with_its_folder(tmp_path: Path) -> None:
+def test_a_failed_download_names_the_data_set_and_its_folder(tmp_path: Path) -> None:
     class Unreachable:
         def __init__(self, *_: object, **__: object) -> None:
             raise RuntimeError("no\nconnection")

@@ -55,7 +55,7 @@ def device(tmp_path: Path) -> Device:
 # --- work that goes well --------------------------------------------------------------------------
 
 
-def test_training_hands_in_an_update(device: Device) -> None:
+def test_training_submits_an_update(device: Device) -> None:
     device.work(device.train_task())
     report = device.coordinator.updates["t1"]
     expected = encode_weights({"w": WEIGHTS["w"] + 7})
@@ -125,7 +125,7 @@ def test_synthetic_images_over_the_limits_never_leave_the_device(
     assert device.metric("withheld_samples_total") == 1
 
 
-def test_synthetic_images_that_would_be_refused_are_not_sent(device: Device) -> None:
+def test_images_that_the_store_would_refuse_are_not_sent(device: Device) -> None:
     device.work(
         with_policy(device.synthesise_task(), psnr_paired_max_db=11, leakage_action="refuse")
     )
@@ -133,7 +133,7 @@ def test_synthetic_images_that_would_be_refused_are_not_sent(device: Device) -> 
     assert device.store.calls == []
 
 
-def test_evaluation_hands_in_numbers_and_nothing_else(device: Device) -> None:
+def test_evaluation_submits_only_numbers(device: Device) -> None:
     device.work(device.evaluate_task())
     report = device.coordinator.evaluations["e1"]
     assert report.evaluation == Evaluation(accuracy=0.75, loss=7.0, samples=3)
@@ -146,9 +146,7 @@ def test_evaluation_hands_in_numbers_and_nothing_else(device: Device) -> None:
 
 
 @pytest.mark.parametrize("needs_plan", [True, False])
-def test_an_engine_that_needs_the_plan_gets_it_and_no_other(
-    device: Device, needs_plan: bool
-) -> None:
+def test_only_an_engine_that_needs_the_plan_gets_it(device: Device, needs_plan: bool) -> None:
     device.coordinator.plan = plan = device.coordinator.shelf.put(b"a plan")
     device.engine.needs_plan = needs_plan
     device.work(device.train_task(), device.synthesise_task(), device.evaluate_task())
@@ -160,7 +158,7 @@ def test_an_engine_that_needs_the_plan_gets_it_and_no_other(
     assert device.coordinator.syntheses["s1"].traffic.received_bytes == 0
 
 
-def test_what_a_device_holds_out_is_evaluated_on_and_never_trained_on(tmp_path: Path) -> None:
+def test_held_out_images_are_only_evaluated_on(tmp_path: Path) -> None:
     device = Device(tmp_path, held_out=NamedImages("held out", images(2, 2)))
     device.work(device.train_task(), device.synthesise_task(), device.evaluate_task())
     shards = [work.shard.labels.tolist() for work in device.engine.works]
@@ -168,7 +166,7 @@ def test_what_a_device_holds_out_is_evaluated_on_and_never_trained_on(tmp_path: 
     assert device.coordinator.evaluations["e1"].evaluation.samples == 2
 
 
-def test_device_killed_with_a_finished_evaluation_hands_it_in(device: Device) -> None:
+def test_a_restarted_device_submits_its_finished_evaluation(device: Device) -> None:
     device.coordinator.errors["submit_evaluation"] = [Killed()]  # type: ignore[list-item]
     with pytest.raises(Killed):
         device.work(device.evaluate_task())
@@ -178,7 +176,7 @@ def test_device_killed_with_a_finished_evaluation_hands_it_in(device: Device) ->
     assert again.engine.works == []  # nothing was computed twice
 
 
-def test_what_a_synthesis_does_not_measure_is_not_reported(
+def test_unmeasured_leakage_is_not_reported(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -190,13 +188,13 @@ def test_what_a_synthesis_does_not_measure_is_not_reported(
     assert "3 synthetic images accepted; PSNR to the real ones 10.0 dB" in caplog.text
 
 
-def test_profile_says_what_the_device_has(device: Device) -> None:
+def test_the_profile_describes_the_device(device: Device) -> None:
     device.work()
     [profile] = device.coordinator.profiles
     assert (profile.samples, profile.engine) == (3, "fake-cpu")
 
 
-def test_device_waits_as_long_as_it_is_told(
+def test_the_device_waits_for_the_retry_time(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -261,14 +259,14 @@ def test_a_device_has_the_same_share_in_all_rounds(device: Device) -> None:
     assert len(set(device.store.seeds)) == 1
 
 
-def test_a_device_with_no_room_for_one_shard_says_what_to_do(device: Device) -> None:
+def test_the_error_of_a_cache_too_small_for_a_shard_names_the_remedy(device: Device) -> None:
     device.store.seal("snap", batch(2, 1))
     device.pool_max_bytes = 10
     device.work(device.train_task(snapshot_id="snap"))
     assert "raise HFMDS_POOL_MAX_BYTES" in device.coordinator.failures["t1"]
 
 
-def test_a_transfer_of_shards_that_breaks_goes_on_where_it_broke(device: Device) -> None:
+def test_a_broken_transfer_of_shards_resumes(device: Device) -> None:
     device.store.seal("snap", batch(2, 1), batch(0), batch(1, 1))
     sizes = [shard.digest.size_bytes for shard in device.store.snapshots["snap"].shards]
     device.store.shelf.broken_after = sizes[0] + 2 * CHUNK
@@ -297,14 +295,14 @@ def test_corrupt_download_is_fetched_again(device: Device) -> None:
     assert device.coordinator.calls.count("download") == 3
 
 
-def test_download_that_stays_corrupt_is_reported(device: Device) -> None:
+def test_a_permanently_corrupt_download_is_reported(device: Device) -> None:
     device.coordinator.shelf.garbled = 99
     device.work(device.train_task())
     assert device.coordinator.weights.sha256[:12] in device.coordinator.failures["t1"]
     assert device.coordinator.calls.count("download") == 3
 
 
-def test_broken_download_goes_on_where_it_stopped(device: Device) -> None:
+def test_a_broken_download_resumes(device: Device) -> None:
     device.coordinator.shelf.broken_after = 32
     device.work(device.train_task())
     assert device.coordinator.updates["t1"].traffic.received_bytes > 0
@@ -312,13 +310,13 @@ def test_broken_download_goes_on_where_it_stopped(device: Device) -> None:
 
 
 @pytest.mark.parametrize("error", [CorruptData("altered"), WrongState("offset 3 is next")])
-def test_upload_that_goes_wrong_begins_anew(device: Device, error: HfmdsError) -> None:
+def test_a_failed_upload_restarts(device: Device, error: HfmdsError) -> None:
     device.coordinator.errors["submit_update"] = [error]
     device.work(device.train_task())
     assert "t1" in device.coordinator.updates
 
 
-def test_update_that_is_not_there_any_more_is_sent_again(device: Device) -> None:
+def test_a_lost_update_is_sent_again(device: Device) -> None:
     device.coordinator.errors["submit_update"] = [WrongState("not uploaded")]
     device.work(device.train_task())
     assert "t1" in device.coordinator.updates
@@ -329,7 +327,7 @@ def test_update_that_is_not_there_any_more_is_sent_again(device: Device) -> None
 # --- peers that are away --------------------------------------------------------------------------
 
 
-def test_coordinator_away_is_said_once_and_sat_out(
+def test_an_outage_of_the_coordinator_is_logged_once_and_waited_for(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -348,7 +346,7 @@ def test_coordinator_away_is_said_once_and_sat_out(
     assert len(set(waits)) == 20  # jitter
 
 
-def test_whether_the_coordinator_is_back_is_known_before_there_is_work(device: Device) -> None:
+def test_the_return_of_the_coordinator_is_noticed_without_work(device: Device) -> None:
     nothing = RetryLater(0.0, "no work for this device")
     device.coordinator.errors["check_in"] = [unavailable(COORDINATOR)] * 2
     device.work(nothing, nothing)
@@ -357,7 +355,7 @@ def test_whether_the_coordinator_is_back_is_known_before_there_is_work(device: D
 
 
 @pytest.mark.parametrize("method", ["download", "submit_update"])
-def test_finished_work_is_held_until_the_coordinator_is_back(device: Device, method: str) -> None:
+def test_finished_work_is_kept_until_the_coordinator_is_back(device: Device, method: str) -> None:
     device.coordinator.errors[method] = [unavailable(COORDINATOR) for _ in range(5)]
     device.work(device.train_task())
     assert "t1" in device.coordinator.updates
@@ -372,7 +370,7 @@ def test_training_waits_for_the_store(device: Device, method: str) -> None:
     assert "t1" in device.coordinator.updates
 
 
-def test_batch_is_held_until_the_store_is_back(
+def test_a_batch_is_kept_until_the_store_is_back(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     device.store.errors["put_batch"] = [unavailable(STORE) for _ in range(5)]
@@ -381,13 +379,13 @@ def test_batch_is_held_until_the_store_is_back(
     assert caplog.text.count("HFMDS_STORE") == 1
 
 
-def test_fault_inside_the_coordinator_is_sat_out(device: Device) -> None:
+def test_an_internal_error_of_the_coordinator_is_retried(device: Device) -> None:
     device.coordinator.errors["submit_update"] = [HfmdsError("internal error 1234")]
     device.work(device.train_task())
     assert "t1" in device.coordinator.updates
 
 
-def test_run_that_does_not_exist_yet_is_waited_for(
+def test_a_run_that_does_not_exist_yet_is_awaited(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     device.run_id = "mnist"
@@ -450,7 +448,7 @@ async def test_work_whose_round_closed_is_stopped(
     assert device.metric("tasks_total", kind="train", outcome="late") == 1
 
 
-def test_a_renewal_that_crosses_the_acceptance_does_not_stop_the_work(device: Device) -> None:
+def test_a_renewal_during_acceptance_does_not_stop_the_work(device: Device) -> None:
     device.coordinator.errors["renew_lease"] = [TooLate("accepted before", "accepted")]
     device.engine.enough = lambda: "renew_lease" in device.coordinator.calls
     device.work(device.train_task())
@@ -476,7 +474,7 @@ def test_sealed_pool_drops_the_batch(device: Device) -> None:
     assert list(device.coordinator.syntheses) == ["s2"]
 
 
-def test_a_task_that_is_too_late_and_comes_again_and_again_is_paced(device: Device) -> None:
+def test_repeatedly_late_tasks_are_paced(device: Device) -> None:
     device.store.errors["put_batch"] = [TooLate("in quarantine") for _ in range(3)]
     device.work(*[device.synthesise_task("s1")] * 4, device.synthesise_task("s2", 2))
     assert [s for s in device.slept if s != 10.0] == [0.5, 1.0]  # the second and the third time
@@ -485,7 +483,7 @@ def test_a_task_that_is_too_late_and_comes_again_and_again_is_paced(device: Devi
     assert device.metric("tasks_total", kind="synthesise", outcome="late") == 3
 
 
-def test_every_check_in_tells_the_memory_that_is_free_then(device: Device) -> None:
+def test_every_check_in_reports_the_free_memory(device: Device) -> None:
     free = iter([1000, 2000, 3000])
     device.free_memory_bytes = lambda: next(free)
     device.work(device.train_task())
@@ -516,7 +514,7 @@ def test_failures_in_a_row_are_paced(device: Device) -> None:
     assert [s for s in device.slept if s != 10.0] == [0.5, 1.0, 2.0]
 
 
-def test_unforeseen_error_keeps_its_text_on_the_device(
+def test_the_text_of_an_unexpected_error_stays_on_the_device(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     device.engine.error = ValueError("pixel 17 of Ada's portrait")
@@ -538,7 +536,7 @@ def test_images_that_do_not_fit_the_model_are_reported(
     assert "download" not in device.coordinator.calls  # no byte was moved for nothing
 
 
-def test_a_class_that_the_run_does_not_know_is_reported_without_its_name(
+def test_an_unknown_class_is_reported_without_its_name(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     device.local = NamedImages(
@@ -569,7 +567,7 @@ def test_diverged_synthesis_is_reported(device: Device) -> None:
 
 
 @pytest.mark.parametrize("answer", [TooLate("over"), NotFound("no such task")])
-def test_failure_that_nobody_wants_to_hear_is_no_trouble(
+def test_a_refused_failure_report_does_not_stop_the_device(
     device: Device, answer: HfmdsError
 ) -> None:
     device.engine.error = InvalidInput("no")
@@ -579,7 +577,7 @@ def test_failure_that_nobody_wants_to_hear_is_no_trouble(
     assert not device.coordinator.failures
 
 
-def test_a_task_of_a_later_version_is_given_up_and_the_device_goes_on(device: Device) -> None:
+def test_a_task_of_a_later_version_is_given_up_and_the_device_continues(device: Device) -> None:
     message = outcome_message(device.train_task("later"))
     message.assignment.recipe.ClearField("method")
     later = bytes([15 << 3 | 2, 0])  # an empty message in field 15: a method of a later version
@@ -626,7 +624,7 @@ def _stop_while_computing(device: Device, task_id: str = "t1") -> None:
     asyncio.run(scene())
 
 
-def test_stopping_leaves_the_task_and_says_nothing(device: Device) -> None:
+def test_stopping_leaves_the_task_without_a_report(device: Device) -> None:
     _stop_while_computing(device)
     assert device.engine.abandoned
     assert not device.coordinator.updates
@@ -647,7 +645,7 @@ class Killed(BaseException):
     """Stands for kill -9: nothing of the process's own runs after it."""
 
 
-def test_device_killed_with_a_finished_result_hands_it_in(device: Device) -> None:
+def test_a_restarted_device_submits_its_finished_result(device: Device) -> None:
     device.coordinator.errors["submit_update"] = [Killed()]  # type: ignore[list-item]
     with pytest.raises(Killed):
         device.work(device.train_task())
@@ -732,7 +730,9 @@ def test_small_cache_never_loses_what_the_task_uses(tmp_path: Path) -> None:
 # --- the owner's limits -------------------------------------------------------------------------
 
 
-def test_device_rests_until_it_may_work(device: Device, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_device_rests_until_its_conditions_hold(
+    device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     reasons = ["the device is not charging", "the device is not charging", None, None]
     device.refusal = lambda working: reasons.pop(0)
@@ -743,7 +743,7 @@ def test_device_rests_until_it_may_work(device: Device, caplog: pytest.LogCaptur
     assert "going on" in caplog.text
 
 
-def test_device_leaves_its_task_when_it_must_rest_and_takes_it_again(device: Device) -> None:
+def test_a_device_that_must_rest_leaves_its_task_and_takes_it_again(device: Device) -> None:
     unplugged = [True]
 
     def refusal(working: bool) -> str | None:
@@ -762,14 +762,14 @@ def test_device_leaves_its_task_when_it_must_rest_and_takes_it_again(device: Dev
     assert device.metric("tasks_total", kind="train", outcome="left") == 1
 
 
-def test_for_once_a_device_stops_when_there_is_no_work(device: Device) -> None:
+def test_with_once_the_device_stops_without_work(device: Device) -> None:
     device.once = True
     device.work(device.train_task(), RetryLater(60.0, "nothing to do"), device.train_task("t2"))
     assert list(device.coordinator.updates) == ["t1"]
     assert 60.0 not in device.slept
 
 
-def test_for_once_tasks_that_failed_are_an_error(device: Device) -> None:
+def test_with_once_failed_tasks_are_an_error(device: Device) -> None:
     device.once = True
     device.coordinator.shelf.garbled = 3  # the first task cannot be done, the second can
     with pytest.raises(WrongState, match="1 of this device's tasks failed; its log") as told:
@@ -781,13 +781,13 @@ def test_for_once_tasks_that_failed_are_an_error(device: Device) -> None:
     device.work(device.train_task("t3"))  # whoever goes on has the log and metrics
 
 
-def test_for_once_a_device_that_may_not_work_stops_at_once(device: Device) -> None:
+def test_with_once_a_device_that_must_rest_stops(device: Device) -> None:
     device.once, device.refusal = True, lambda working: "the device is not idle"
     device.work(device.train_task())
     assert device.coordinator.calls == []
 
 
-def test_for_once_a_coordinator_that_is_away_is_an_error(device: Device) -> None:
+def test_with_once_an_unavailable_coordinator_is_an_error(device: Device) -> None:
     device.once = True
     device.coordinator.errors["check_in"] = [unavailable(COORDINATOR)]
     with pytest.raises(Unavailable, match="HFMDS_COORDINATOR"):
@@ -810,7 +810,7 @@ def test_traffic_is_counted_and_a_task_too_large_for_the_day_is_given_up(tmp_pat
     )
 
 
-def test_what_arrives_altered_or_breaks_counts_as_what_completes(device: Device) -> None:
+def test_altered_and_broken_transfers_count_as_traffic(device: Device) -> None:
     size = device.coordinator.weights.size_bytes
     device.traffic_bytes_per_day = 1000 * size
     device.coordinator.shelf.garbled = 2
@@ -820,7 +820,7 @@ def test_what_arrives_altered_or_breaks_counts_as_what_completes(device: Device)
     assert device.budget.left_bytes() == 1000 * size - 3 * size - sent
 
 
-def test_what_came_of_a_download_that_is_given_up_counts(device: Device) -> None:
+def test_an_abandoned_download_counts_as_traffic(device: Device) -> None:
     device.traffic_bytes_per_day = 10_000_000
     device.coordinator.shelf.garbled = 99
     device.work(device.train_task("t1"))
@@ -830,9 +830,7 @@ def test_what_came_of_a_download_that_is_given_up_counts(device: Device) -> None
 
 
 @pytest.mark.parametrize("garbled", [0, 99])
-def test_the_count_of_a_transfer_that_ended_well_or_not_is_on_disk(
-    device: Device, garbled: int
-) -> None:
+def test_the_count_is_on_disk_after_every_transfer(device: Device, garbled: int) -> None:
     device.traffic_bytes_per_day = 10**9  # a hundredth of it is never moved here
     device.coordinator.shelf.garbled = garbled
     device.work(device.train_task("t1"))
@@ -842,7 +840,7 @@ def test_the_count_of_a_transfer_that_ended_well_or_not_is_on_disk(
     assert TrafficBudget(device.folder / "traffic.json", 10**9).left_bytes() == left
 
 
-def test_a_download_does_not_begin_anew_past_the_limit(device: Device) -> None:
+def test_a_download_does_not_restart_beyond_the_limit(device: Device) -> None:
     size = device.coordinator.weights.size_bytes
     device.traffic_bytes_per_day = 2 * size
     device.coordinator.shelf.garbled = 99
@@ -852,7 +850,7 @@ def test_a_download_does_not_begin_anew_past_the_limit(device: Device) -> None:
 
 
 @pytest.mark.parametrize("short_by", [0, 1])
-def test_of_shards_that_begin_anew_only_those_that_lack_need_room_below_the_limit(
+def test_a_restarted_transfer_needs_room_only_for_missing_shards(
     device: Device, short_by: int
 ) -> None:
     device.store.seal("snap", batch(0), batch(1))
@@ -904,7 +902,7 @@ def test_a_disk_that_fills_up_during_a_download_ends_the_task_with_the_reason(
         ("evaluate_task", Path, "open"),
     ],
 )
-def test_a_result_waits_in_memory_while_the_disk_is_full(
+def test_a_result_stays_in_memory_while_the_disk_is_full(
     tmp_path: Path,
     task: str,
     where: object,

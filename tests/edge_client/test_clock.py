@@ -25,6 +25,6 @@ def looks(path: Path) -> set[str]:
     }
 
 
-def test_the_wall_clock_is_looked_at_only_where_there_is_no_other() -> None:
+def test_the_wall_clock_is_only_a_fallback() -> None:
     found = {path.name for path in EDGE_CLIENT.rglob("*.py") if looks(path)}
     assert found == MAY_LOOK

@@ -15,7 +15,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_text_takes_the_place_of_what_was_there() -> None:
+def test_new_text_overwrites_the_line() -> None:
     terminal = Terminal()
     line = StatusLine(terminal)
     line.show("one")
@@ -37,7 +37,7 @@ def test_logs_begin_on_an_empty_line() -> None:
 
 
 @pytest.mark.parametrize(("stream", "wanted"), [(io.StringIO(), True), (Terminal(), False)])
-def test_files_and_machines_are_spared(stream: io.StringIO, wanted: bool) -> None:
+def test_files_and_pipes_get_no_progress_line(stream: io.StringIO, wanted: bool) -> None:
     line = StatusLine(stream, wanted=wanted)
     line.show("one")
     line.close()

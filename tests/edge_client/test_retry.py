@@ -33,22 +33,22 @@ def pauses(*failures: HfmdsError) -> list[float]:
     return slept
 
 
-def test_it_waits_longer_and_longer_up_to_a_limit() -> None:
+def test_waits_grow_up_to_a_limit() -> None:
     draws = random.Random(0)
     expected = [draws.uniform(0, ceiling) for ceiling in (1.0, 2.0, 4.0, 4.0)]
     assert pauses(*[Unavailable("away")] * 4) == expected
 
 
-def test_it_waits_as_long_as_the_peer_has_said() -> None:
+def test_the_wait_follows_the_retry_time_of_the_peer() -> None:
     told = [Unavailable("full", retry_after_seconds=seconds) for seconds in (12.5, 0.25)]
     assert pauses(*told) == [12.5, 0.25]
 
 
-def test_a_time_that_makes_no_sense_does_not_lose_the_device() -> None:
+def test_absurd_retry_times_are_bounded() -> None:
     assert pauses(Unavailable("full", retry_after_seconds=1e9)) == [3600.0]
     assert pauses(Unavailable("full", retry_after_seconds=0.0)) == [0.1]  # nor makes it spin
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), HfmdsError("a fault of the server")])
-def test_without_a_word_it_backs_off(error: HfmdsError) -> None:
+def test_without_a_retry_time_the_device_backs_off(error: HfmdsError) -> None:
     assert pauses(error) == [random.Random(0).uniform(0, 1.0)]

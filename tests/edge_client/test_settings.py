@@ -19,7 +19,7 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def test_data_is_all_a_device_needs_to_be_told() -> None:
+def test_data_is_the_only_required_setting() -> None:
     settings = load_settings(EdgeSettings, ["--data", "digits"])
     assert settings.coordinator_peer.address == "127.0.0.1:7401"
     assert settings.store_peer.address == "127.0.0.1:7411"
@@ -28,12 +28,12 @@ def test_data_is_all_a_device_needs_to_be_told() -> None:
     assert settings.own_class_names == ()
 
 
-def test_class_names_are_taken_apart() -> None:
+def test_class_names_are_split() -> None:
     settings = load_settings(EdgeSettings, ["--data=x", "--class-names=cat, dog ,emu"])
     assert settings.own_class_names == ("cat", "dog", "emu")
 
 
-def test_labels_are_taken_apart_and_power_and_network_are_told_only_when_set() -> None:
+def test_labels_are_split_and_power_and_network_are_optional() -> None:
     silent = load_settings(EdgeSettings, ["--data=x"])
     assert (silent.own_labels, silent.charging, silent.unmetered) == ((), None, None)
     told = load_settings(
@@ -42,7 +42,7 @@ def test_labels_are_taken_apart_and_power_and_network_are_told_only_when_set() -
     assert (told.own_labels, told.charging, told.unmetered) == (("model=b", "site=a"), True, False)
 
 
-def test_environment_sets_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HFMDS_DATA", "digits:20")
     monkeypatch.setenv("HFMDS_STORE", "127.0.0.1:7499")
     monkeypatch.setenv("HFMDS_UNMETERED", "false")
@@ -75,7 +75,7 @@ def test_bad_setting_is_named(flags: list[str], message: str) -> None:
         load_settings(EdgeSettings, flags)
 
 
-def test_the_owners_limits_are_taken_apart() -> None:
+def test_the_limits_of_the_owner_are_parsed() -> None:
     free = load_settings(EdgeSettings, ["--data=x"])
     assert (free.required_conditions, free.condition_arguments) == ((), ())
     assert (free.max_memory_bytes, free.traffic_bytes_per_day, free.nice) == (None, None, 0)

@@ -25,7 +25,7 @@ def device(tmp_path: Path) -> Device:
     return Device(tmp_path)
 
 
-def test_a_stage_that_lasts_is_told(device: Device) -> None:
+def test_a_long_stage_is_reported(device: Device) -> None:
     device.tell_stage_after_seconds = 0.0
     stages = device.coordinator.stages
     device.engine.enough = lambda: TaskStage.DOWNLOADED in stages
@@ -34,7 +34,7 @@ def test_a_stage_that_lasts_is_told(device: Device) -> None:
     assert "t1" in device.coordinator.updates
 
 
-def test_a_result_that_cannot_be_sent_yet_is_told(device: Device) -> None:
+def test_a_waiting_result_is_reported(device: Device) -> None:
     device.tell_stage_after_seconds = 0.0
     device.store.errors["put_batch"] = [unavailable(STORE) for _ in range(20)]
     device.work(device.synthesise_task())
@@ -42,12 +42,12 @@ def test_a_result_that_cannot_be_sent_yet_is_told(device: Device) -> None:
     assert "s1" in device.coordinator.syntheses
 
 
-def test_of_quick_tasks_nothing_is_told(device: Device) -> None:
+def test_quick_tasks_report_no_stages(device: Device) -> None:
     device.work(device.train_task(), device.synthesise_task())
     assert device.coordinator.stages == []
 
 
-def test_who_learns_by_telling_that_the_task_is_over_stops(device: Device) -> None:
+def test_a_device_stops_when_its_report_shows_the_task_ended(device: Device) -> None:
     device.tell_stage_after_seconds = 0.0
     device.coordinator.errors["renew_lease"] = [TooLate("round 1 is closed", "goal-reached")]
     device.engine.enough = lambda: False  # for ever

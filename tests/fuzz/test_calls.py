@@ -192,7 +192,7 @@ def servers(
 
 
 @pytest.mark.parametrize("name", ["RenewLease", "QueryUpload", "GetRun", "GetPool", "GetShare"])
-def test_honest_requests_are_answered(servers: Servers, name: str) -> None:
+def test_honest_requests_succeed(servers: Servers, name: str) -> None:
     """Else nothing below would come far."""
     servers.run(servers.ask(name, [servers.honest(GetMessageClass(METHODS[name].input_type))]))
 

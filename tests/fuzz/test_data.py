@@ -74,7 +74,7 @@ def loads_or_refuses(source: Path) -> None:
 
 @tried(80)
 @given(content=damaged(npz(np.savez)) | damaged(npz(np.savez_compressed)) | st.binary(max_size=50))
-def test_npz_files(folder: Path, content: bytes) -> None:
+def test_fuzzed_npz_files_are_read_or_refused(folder: Path, content: bytes) -> None:
     (folder / "shard.npz").write_bytes(content)
     loads_or_refuses(folder / "shard.npz")
 
@@ -84,7 +84,7 @@ def test_npz_files(folder: Path, content: bytes) -> None:
     images=damaged(npy(PIXELS)) | _headers.map(lambda said: npy_header(npy(PIXELS), said)),
     labels=st.just(npy(LABELS)) | damaged(npy(LABELS)),
 )
-def test_npy_files(folder: Path, images: bytes, labels: bytes) -> None:
+def test_fuzzed_npy_files_are_read_or_refused(folder: Path, images: bytes, labels: bytes) -> None:
     (folder / "shard-images.npy").write_bytes(images)
     (folder / "shard-labels.npy").write_bytes(labels)
     loads_or_refuses(folder / "shard-images.npy")
@@ -102,7 +102,7 @@ _cells = st.sampled_from(
     .map(str.encode)
     | damaged(b"path,label\na.png,0\na.png,1\n")
 )
-def test_manifests(folder: Path, content: bytes) -> None:
+def test_fuzzed_manifests_are_read_or_refused(folder: Path, content: bytes) -> None:
     (folder / "a.png").write_bytes(picture("PNG"))
     (folder / "list.csv").write_bytes(content)
     loads_or_refuses(folder / "list.csv")
@@ -114,7 +114,7 @@ def test_manifests(folder: Path, content: bytes) -> None:
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"])
 @tried(40)
 @given(data=st.data())
-def test_pictures(folder: Path, kind: str, data: st.DataObject) -> None:
+def test_fuzzed_pictures_are_read_or_refused(folder: Path, kind: str, data: st.DataObject) -> None:
     place = folder / kind / "0"
     place.mkdir(parents=True, exist_ok=True)
     (place / f"a.{kind.lower()}").write_bytes(data.draw(damaged(picture(kind))))

@@ -56,7 +56,7 @@ def little_memory(path: Path) -> Iterator[None]:
 
 @tried(100)
 @given(content=almost(encode_weights(WEIGHTS)))
-def test_weights(path: Path, content: bytes) -> None:
+def test_fuzzed_weights_are_decoded_or_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with little_memory(path), suppress(HfmdsError):
         weights = StoredWeights(path, "the weights")
@@ -68,7 +68,7 @@ def test_weights(path: Path, content: bytes) -> None:
 
 @tried(60)
 @given(data=st.data())
-def test_compressed_updates(path: Path, data: st.DataObject) -> None:
+def test_fuzzed_compressed_updates_are_decoded_or_refused(path: Path, data: st.DataObject) -> None:
     base = {"w": np.zeros((32, 16), np.float32), "b": np.zeros(4, np.float32)}
     update = {
         "w": np.ones((32, 16), np.int8),
@@ -86,7 +86,7 @@ def test_compressed_updates(path: Path, data: st.DataObject) -> None:
 
 @tried(100)
 @given(content=almost(encode_batch(BATCH)) | almost(encode_batch(MIXTURES)))
-def test_synthetic_batches(path: Path, content: bytes) -> None:
+def test_fuzzed_batches_are_decoded_or_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with little_memory(path), suppress(HfmdsError):
         batch = read_batch(path, "the batch")
@@ -114,7 +114,7 @@ def read_again(path: Path, content: bytes) -> bytes:
 
 @tried(60)
 @given(content=almost(encode_plan(plan())))
-def test_plans(path: Path, content: bytes) -> None:
+def test_fuzzed_plans_are_decoded_or_refused(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with little_memory(path), suppress(HfmdsError):
         read_plan(path, "the plan")
@@ -152,7 +152,7 @@ _STRANGE = (
 )
 
 
-def test_a_manifest_without_a_bottom_is_refused(path: Path) -> None:
+def test_an_endlessly_nested_manifest_is_refused(path: Path) -> None:
     path.write_bytes(save({}, {"plan": "[" * 100_000}))
     with pytest.raises(InvalidInput, match="RecursionError"):
         read_plan(path, "the plan")
@@ -160,7 +160,7 @@ def test_a_manifest_without_a_bottom_is_refused(path: Path) -> None:
 
 @tried(100)
 @given(data=st.data())
-def test_manifests_of_plans(path: Path, data: st.DataObject) -> None:
+def test_fuzzed_plan_manifests_are_decoded_or_refused(path: Path, data: st.DataObject) -> None:
     path.write_bytes(encode_plan(plan()))
     manifest = json.loads(safe_open(path, framework="np").metadata()["plan"])
     tensors = load(path.read_bytes())

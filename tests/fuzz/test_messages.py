@@ -19,7 +19,7 @@ from tests.wire.test_conversions import PAIRS
 @pytest.mark.parametrize("name", PAIRS)
 @tried(15)
 @given(data=st.data())
-def test_a_message_gives_a_value_or_an_error_of_ours(name: str, data: st.DataObject) -> None:
+def test_a_message_gives_a_value_or_a_domain_error(name: str, data: st.DataObject) -> None:
     example, message_of, value_of = PAIRS[name]
     valid = message_of(example)
     kind = type(valid)
@@ -41,7 +41,7 @@ def test_a_message_gives_a_value_or_an_error_of_ours(name: str, data: st.DataObj
 
 @tried(100)
 @given(data=st.data())
-def test_a_log_is_sound_or_its_first_flaw_is_told(data: st.DataObject) -> None:
+def test_checking_a_log_finds_its_first_flaw(data: st.DataObject) -> None:
     sent = data.draw(st.lists(changed(event_message(EVENT)), max_size=3))
     try:
         events = [event_from("log", message) for message in sent]

@@ -29,7 +29,7 @@ REQUEST = bytes.fromhex(
 )
 
 
-def test_the_request_itself_is_taken() -> None:
+def test_an_unchanged_request_is_accepted() -> None:
     """Else nothing below would come far."""
     assert len(Request(REQUEST).key_sha256) == 64
 
@@ -63,14 +63,14 @@ def all_right(office: Office) -> dict[str, Any]:
     }
 
 
-def test_who_has_everything_right_enrols(tmp_path: Path) -> None:
+def test_correct_enrolments_succeed(tmp_path: Path) -> None:
     office = Office(tmp_path, issuer=new_issuer())
     assert office.enrolment.enrol(**all_right(office)).device_id == "camera"
 
 
 @tried(60)
 @given(data=st.data())
-def test_nobody_enrols_with_anything_wrong(office: Office, data: st.DataObject) -> None:
+def test_enrolments_with_any_wrong_part_are_refused(office: Office, data: st.DataObject) -> None:
     given = all_right(office)
     wrong = data.draw(st.sampled_from(sorted(given.keys() - {"wished_id"})))
     flip = data.draw(st.integers(0, 7))
@@ -90,7 +90,7 @@ def test_nobody_enrols_with_anything_wrong(office: Office, data: st.DataObject) 
     text=st.text()
     | damaged(b"hfmds_enrol_0123456789ab_" + b"0" * 64).map(lambda b: b.decode(errors="replace"))
 )
-def test_tokens_are_read_whole_or_not_at_all(text: str) -> None:
+def test_malformed_tokens_are_refused(text: str) -> None:
     token = parse_token(text, TokenKind.ENROL)
     assert token is None or token.text == text
 
@@ -100,6 +100,6 @@ def test_tokens_are_read_whole_or_not_at_all(text: str) -> None:
     uri=st.text()
     | damaged(b"spiffe://hfmds/device/camera-7").map(lambda b: b.decode(errors="replace"))
 )
-def test_identities_are_read_whole_or_refused(uri: str) -> None:
+def test_malformed_identities_are_refused(uri: str) -> None:
     with suppress(HfmdsError):
         assert identity_from(uri).uri == uri

@@ -58,7 +58,7 @@ def staged_bytes(folder: Path) -> int:
 
 @tried(40)
 @given(attempts=st.lists(st.tuples(_digests, _offsets, _chunks), max_size=4))
-def test_whatever_was_sent_before_an_honest_upload_arrives(
+def test_an_honest_upload_arrives_after_any_earlier_calls(
     folder: Path, attempts: list[tuple[Digest, int, list[bytes]]]
 ) -> None:
     content = empty(folder)
@@ -86,9 +86,7 @@ def test_whatever_was_sent_before_an_honest_upload_arrives(
 )
 @tried(40)
 @given(data=st.data())
-def test_messages_of_an_upload_are_a_header_and_chunks_or_refused(
-    kind: type[Any], data: st.DataObject
-) -> None:
+def test_malformed_uploads_are_refused(kind: type[Any], data: st.DataObject) -> None:
     messages = data.draw(st.lists(anything(kind), max_size=4))
 
     async def scenario() -> None:
@@ -108,7 +106,7 @@ def test_messages_of_an_upload_are_a_header_and_chunks_or_refused(
     honest=st.booleans(),
     pieces=st.integers(1, 50),
 )
-def test_what_a_server_sends_is_what_was_asked_for_or_refused(
+def test_downloads_give_the_requested_bytes_or_an_error(
     folder: Path, sizes: list[int], sent: list[bytes], honest: bool, pieces: int
 ) -> None:
     content = empty(folder)

@@ -39,7 +39,9 @@ def node(
 
 
 @pytest.mark.parametrize("target", WITHOUT_TORCH)
-def test_what_needs_no_torch_has_none(podman: Podman, images: dict[str, str], target: str) -> None:
+def test_images_without_torch_contain_no_torch(
+    podman: Podman, images: dict[str, str], target: str
+) -> None:
     look = "import importlib.util as u; print([n for n in ('torch', 'pip') if u.find_spec(n)])"
     found = podman("run", "--rm", "--entrypoint", "python", images[target], "-c", look)
     assert found == "[]\n"
@@ -50,7 +52,7 @@ def test_every_program_explains_itself(podman: Podman, images: dict[str, str]) -
         assert "--metrics-listen" in podman("run", "--rm", image, "--help")
 
 
-def test_every_program_can_trace(podman: Podman, images: dict[str, str]) -> None:
+def test_every_image_contains_tracing(podman: Podman, images: dict[str, str]) -> None:
     for image in images.values():
         podman(
             "run",
@@ -63,7 +65,7 @@ def test_every_program_can_trace(podman: Podman, images: dict[str, str]) -> None
         )
 
 
-def test_pods_can_do_little(node: Node) -> None:
+def test_pods_run_with_few_privileges(node: Node) -> None:
     assert len(node.pods) == 2 + DEVICES
     for pod in node.pods.values():
         status = dict(
@@ -85,7 +87,7 @@ def test_the_web_page_is_served(node: Node) -> None:
         assert b"HFMDS-FL" in answer.read()
 
 
-def test_a_run_goes_on_over_the_end_of_each_pod(node: Node) -> None:
+def test_a_run_survives_the_end_of_each_pod(node: Node) -> None:
     operator = Operator(node.published("coordinator"), node.published("synthesis-store"))
     operator.create_run(DEVICES, ROUNDS)
     # The first round has the plans made, by torch in the coordinator's pod.
@@ -104,7 +106,7 @@ def test_a_run_goes_on_over_the_end_of_each_pod(node: Node) -> None:
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
-def test_a_backup_of_a_program_at_work_is_sound(
+def test_a_backup_of_a_running_program_can_be_restored(
     node: Node, podman: Podman, images: dict[str, str], job: Pod
 ) -> None:
     code, said = node.do(job)

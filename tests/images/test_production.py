@@ -90,7 +90,7 @@ def secrets(tmp_path: Path, pki: Path, database: str, s3: S3Server) -> Path:
     return folder
 
 
-def test_a_run_goes_on_when_the_coordinator_that_leads_is_killed(
+def test_a_run_survives_the_death_of_the_leading_coordinator(
     podman: Podman, images: dict[str, str], secrets: Path, pki: Path, s3: S3Server, tmp_path: Path
 ) -> None:
     place = {"op": "replace", "path": "/data/AWS_ENDPOINT_URL", "value": s3.endpoint}

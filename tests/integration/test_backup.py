@@ -127,7 +127,7 @@ def restored_outcome(
     return asyncio.run(go_on(launcher, new, devices=old))
 
 
-def test_a_run_goes_on_from_a_backup_as_if_nothing_had_been(
+def test_a_run_restored_from_a_backup_gives_the_undisturbed_result(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     expected = undisturbed(launcher, tmp_path)
@@ -136,13 +136,13 @@ def test_a_run_goes_on_from_a_backup_as_if_nothing_had_been(
     assert told == ["run-created", "run-completed"]
 
 
-def test_what_came_after_a_backup_is_done_again(launcher: Launcher, tmp_path: Path) -> None:
+def test_work_after_a_backup_is_repeated(launcher: Launcher, tmp_path: Path) -> None:
     outcome, told = restored_outcome(launcher, tmp_path, to_the_end=True)
     assert outcome.cohorts == (("a", "b"),) * 3  # its devices remember what the servers do not
     assert told == ["run-created", "run-completed"]
 
 
-def test_a_run_goes_on_from_a_dump_and_a_copy_of_the_content(
+def test_a_run_continues_from_a_dump_and_a_copy_of_the_content(
     launcher: Launcher, postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
 ) -> None:
     expected = undisturbed(launcher, tmp_path)

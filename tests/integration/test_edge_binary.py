@@ -50,7 +50,7 @@ def binary(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
     return folder / "hfmds-edge-client"
 
 
-def test_the_binary_is_small_and_has_nothing_that_only_servers_need(binary: Path) -> None:
+def test_the_binary_is_small_and_contains_no_server_packages(binary: Path) -> None:
     archive = CArchiveReader(str(binary))
     modules = {*archive.toc, *archive.open_embedded_archive("PYZ.pyz").toc}
     packages = {name.partition(".")[0].partition("/")[0] for name in modules}
@@ -60,7 +60,7 @@ def test_the_binary_is_small_and_has_nothing_that_only_servers_need(binary: Path
     assert binary.stat().st_size <= MOST_BYTES
 
 
-def test_a_setting_that_is_missing_is_told_by_the_binary(binary: Path, tmp_path: Path) -> None:
+def test_the_binary_names_a_missing_setting(binary: Path, tmp_path: Path) -> None:
     told = subprocess.run(
         [binary], env={}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )
@@ -103,7 +103,7 @@ def experiment() -> tuple[Recipe, dict[str, LabelledImages]]:
     return recipe, shards
 
 
-async def test_the_binary_learns_with_others_what_a_simulation_does(
+async def test_the_binary_gives_the_weights_of_a_simulation(
     binary: Path, plans_dir: Path, tmp_path: Path
 ) -> None:
     recipe, shards = experiment()

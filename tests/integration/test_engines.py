@@ -158,7 +158,9 @@ TRAINED = [
 
 @pytest.mark.matrix(one_in=2)
 @pytest.mark.parametrize(("model", "method", "with_pool"), TRAINED)
-def test_training_is_the_same(task: Task, model: str, method: Method, with_pool: bool) -> None:
+def test_both_engines_train_the_same(
+    task: Task, model: str, method: Method, with_pool: bool
+) -> None:
     one = task(model, method, local_epochs=3)
     if with_pool:
         one = replace(one, pool=images(MODELS[model], 25, seed=2))
@@ -174,7 +176,7 @@ def test_training_is_the_same(task: Task, model: str, method: Method, with_pool:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_each_step_of_training_is_the_same(task: Task, model: str) -> None:
+def test_both_engines_take_the_same_training_steps(task: Task, model: str) -> None:
     # A batch of all images is one step; the next begins where torch's has ended.
     one = task(model, FedAvg(), batch_size=37)
     for _ in range(6):
@@ -193,7 +195,7 @@ def test_the_learning_rate_falls_in_its_round_and_not_before(task: Task) -> None
             assert apart(ours, wanted) == 0
 
 
-def test_memory_for_one_task_is_enough_for_the_next(task: Task) -> None:
+def test_memory_does_not_grow_from_task_to_task(task: Task) -> None:
     name, batch = "paper-cnn, 3x32x32", 150
     small, large = task(name, FedAvg()), task(name, FedAvg(), batch_size=batch)
     large = replace(large, shard=images(MODELS[name], batch, seed=3))
@@ -206,7 +208,7 @@ def test_memory_for_one_task_is_enough_for_the_next(task: Task) -> None:
         engine.train(large, ignore)
 
 
-def test_seeds_and_methods_make_a_difference(task: Task) -> None:
+def test_seeds_and_methods_change_the_weights(task: Task) -> None:
     engine, one = OnnxEngine(), task("paper-cnn", Hfmds())
     pooled = replace(one, pool=images(MODELS["paper-cnn"], 25, seed=2))
     recipe = replace(one.recipe, method=FedProx(mu=5))
@@ -229,7 +231,7 @@ SYNTHESISED = {
 
 @pytest.mark.parametrize("model", WITH_SYNTHESIS)
 @pytest.mark.parametrize("case", SYNTHESISED)
-def test_synthesis_is_the_same(task: Task, model: str, case: str) -> None:
+def test_both_engines_synthesise_the_same(task: Task, model: str, case: str) -> None:
     one = task(model, SYNTHESISED[case], local_epochs=4)
     one = replace(one, weights=TorchEngine().train(one, ignore).weights)  # not w_0
     ours, theirs = OnnxEngine().synthesise(one, ignore), TorchEngine().synthesise(one, ignore)
@@ -249,13 +251,13 @@ def test_synthesis_is_the_same(task: Task, model: str, case: str) -> None:
     assert ours.health.accuracy == pytest.approx(theirs.health.accuracy, abs=1 / 12)
 
 
-def test_a_synthesis_with_local_prototypes_leaves_nothing_that_nobody_reads(task: Task) -> None:
+def test_a_synthesis_with_local_prototypes_remembers_nothing(task: Task) -> None:
     one = task("paper-cnn", Hfmds(samples_per_device=6, steps=1, local_prototypes=True))
     assert OnnxEngine().synthesise(one, ignore).memory == {}
 
 
 @pytest.mark.parametrize("model", WITH_SYNTHESIS)
-def test_prototypes_of_the_last_time_count(task: Task, model: str) -> None:
+def test_earlier_prototypes_influence_the_synthesis(task: Task, model: str) -> None:
     one = task(model, Hfmds(samples_per_device=6, steps=2))
     first = OnnxEngine().synthesise(one, ignore)
     assert one.plan
@@ -267,7 +269,7 @@ def test_prototypes_of_the_last_time_count(task: Task, model: str) -> None:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_evaluation_is_the_same(task: Task, model: str) -> None:
+def test_both_engines_evaluate_the_same(task: Task, model: str) -> None:
     one = replace(task(model, FedAvg()), shard=images(MODELS[model], 300, seed=3))
     ours, theirs = OnnxEngine().evaluate(one, ignore), TorchEngine().evaluate(one, ignore)
     assert (ours.accuracy, ours.samples) == (theirs.accuracy, theirs.samples)

@@ -93,7 +93,7 @@ class Stage:
         return TlsFiles(certificate, certificate.with_suffix(".key"), self.pki / "authority.crt")
 
 
-async def test_a_devices_life_in_a_fleet(tmp_path: Path) -> None:
+async def test_an_enrolled_device_trains_renews_and_is_revoked(tmp_path: Path) -> None:
     with Programs(tmp_path) as programs:
         stage = Stage(tmp_path, programs)
         await life(stage)

@@ -84,7 +84,7 @@ class Cut:
 
 
 @pytest.mark.parametrize("method", ["download", "submit_update"])
-def test_a_transfer_that_is_cut_goes_on_where_it_was(
+def test_a_cut_transfer_resumes(
     launcher: Launcher, tmp_path: Path, expected: Outcome, method: str
 ) -> None:
     at_device, at_coordinator = tmp_path / "a/cache/partial", tmp_path / "coordinator-data/uploads"
@@ -106,9 +106,7 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(
     assert rest <= sum(others) < rest + CHUNK_BYTES / 2
 
 
-def test_a_batch_that_is_cut_is_sent_again(
-    launcher: Launcher, tmp_path: Path, expected: Outcome
-) -> None:
+def test_a_cut_batch_is_sent_again(launcher: Launcher, tmp_path: Path, expected: Outcome) -> None:
     cuts = []
 
     async def act(on: Stage) -> Outcome:
@@ -120,7 +118,7 @@ def test_a_batch_that_is_cut_is_sent_again(
     assert cuts[0].attempts[0] >= 10_000
 
 
-def test_a_slow_network_only_takes_time(
+def test_a_slow_network_gives_the_same_result(
     launcher: Launcher, tmp_path: Path, expected: Outcome
 ) -> None:
     async def act(on: Stage) -> Outcome:
@@ -134,7 +132,7 @@ def test_a_slow_network_only_takes_time(
     assert play(launcher, tmp_path, act) == expected
 
 
-def test_a_result_whose_receipt_is_lost_counts_once(launcher: Launcher, tmp_path: Path) -> None:
+def test_a_result_with_a_lost_receipt_counts_once(launcher: Launcher, tmp_path: Path) -> None:
     # Of a small model: without an answer, no more goes up than a window of HTTP/2.
     for name in ("undisturbed", "disturbed"):
         (tmp_path / name).mkdir()
@@ -193,7 +191,7 @@ def test_a_result_whose_receipt_is_lost_counts_once(launcher: Launcher, tmp_path
     assert counted == [TASKS]
 
 
-def test_a_device_that_sends_everything_again_and_at_once_counts_once(
+def test_repeated_and_concurrent_calls_of_a_device_count_once(
     launcher: Launcher, tmp_path: Path, expected: Outcome
 ) -> None:
     receipts: dict[str, list[int]] = {method: [] for method in SUBMITS}

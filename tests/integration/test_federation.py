@@ -164,7 +164,7 @@ def start_devices(
     }
 
 
-def test_simulated_and_real_fleets_learn_the_same_weights_by_every_method(
+def test_every_method_gives_the_same_weights_simulated_and_over_grpc(
     experiment: Experiment, programs: Programs
 ) -> None:
     assert SMALL.keys() == METHODS.keys()

@@ -35,7 +35,7 @@ ON_THE_DEVICE = PoolPolicy(psnr_paired_max_db=8, leakage_action="drop")
     ],
     ids=["while filled", "when sealed", "on the device"],
 )
-async def test_a_run_whose_images_give_too_much_away_is_paused_with_the_reason(
+async def test_a_run_with_too_much_leakage_is_paused_with_the_reason(
     launcher: Launcher, tmp_path: Path, policy: PoolPolicy, reasons: list[str]
 ) -> None:
     spec = run_on()

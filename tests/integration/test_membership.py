@@ -270,7 +270,7 @@ async def only_what_is_for_tokens_is_there(fleet: Fleet) -> None:
         await client.close()
 
 
-async def test_devices_come_and_go_by_tokens(tmp_path: Path) -> None:
+async def test_devices_enrol_leave_and_return_by_tokens(tmp_path: Path) -> None:
     with Programs(tmp_path) as programs:
         fleet = Fleet(tmp_path, programs)
         camera, thief, phone, old = (Device(fleet, tmp_path / str(n)) for n in range(4))

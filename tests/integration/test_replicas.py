@@ -188,7 +188,7 @@ async def test_another_coordinator_takes_over_when_the_leader_is_killed(
     log.info("another one leads %.1f s after the leader was killed", seconds)
 
 
-async def test_a_leader_that_stood_still_does_not_lead_any_more(
+async def test_a_suspended_leader_loses_the_lead(
     launcher: Launcher,
     tmp_path: Path,
     postgres_url: str,
@@ -213,7 +213,7 @@ async def test_a_leader_that_stood_still_does_not_lead_any_more(
     assert epoch(postgres_url) == 2
 
 
-async def test_both_go_on_when_the_database_server_is_restarted(
+async def test_both_replicas_survive_a_restart_of_the_database(
     launcher: Launcher,
     tmp_path: Path,
     postgres_server: PostgresServer,
@@ -231,7 +231,7 @@ async def test_both_go_on_when_the_database_server_is_restarted(
     assert await play() == expected
 
 
-async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
+async def test_a_stopped_leader_hands_over_immediately(
     launcher: Launcher,
     tmp_path: Path,
     postgres_url: str,
@@ -251,7 +251,7 @@ async def test_a_leader_that_is_told_to_stop_hands_over_at_once(
     assert epoch(postgres_url) == 2
 
 
-async def test_drain_and_deletion_at_one_coordinator_hold_at_the_other(
+async def test_drain_and_deletion_apply_at_both_coordinators(
     launcher: Launcher,
     tmp_path: Path,
     postgres_url: str,
@@ -282,7 +282,7 @@ async def test_drain_and_deletion_at_one_coordinator_hold_at_the_other(
     assert await play() == expected
 
 
-async def test_a_coordinator_that_keeps_content_of_its_own_is_refused(
+async def test_a_coordinator_with_separate_content_is_refused(
     launcher: Launcher, tmp_path: Path, postgres_url: str
 ) -> None:
     with opened_database(postgres_url) as engine:

@@ -160,7 +160,7 @@ class Fleet:
         )
 
 
-def test_a_run_among_parties_with_certificates(tmp_path: Path) -> None:
+def test_a_run_completes_with_certificates_on_every_connection(tmp_path: Path) -> None:
     with Programs(tmp_path) as programs:
         fleet = Fleet(tmp_path, programs)
         owner = fleet.files(Identity(Kind.OWNER, "olga"))

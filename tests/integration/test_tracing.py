@@ -182,7 +182,7 @@ def scraped(program: Program) -> str:
         return text
 
 
-def test_a_round_is_one_trace_and_devices_tell_what_it_cost(tmp_path: Path) -> None:
+def test_a_round_is_one_trace_and_devices_report_its_cost(tmp_path: Path) -> None:
     with Programs(tmp_path) as programs, collecting() as (collector, endpoint):
         metrics = run_traced(programs, tmp_path, endpoint)
 

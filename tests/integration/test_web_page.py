@@ -47,7 +47,7 @@ def spec() -> RunSpec:
     return replace(made, recipe=replace(made.recipe, pool=limits, class_names=names))
 
 
-async def test_a_run_is_seen_as_it_goes_on(launcher: Launcher, tmp_path: Path) -> None:
+async def test_the_page_follows_a_run(launcher: Launcher, tmp_path: Path) -> None:
     held_out = tmp_path / "held-out.npz"
     pixels = np.arange(6 * 256, dtype=np.uint64).reshape(6, *MODEL.image_shape) % 251
     save_npz(held_out, LabelledImages(pixels.astype(np.uint8), np.arange(6) % 3))

@@ -58,7 +58,7 @@ def test_every_program_is_scraped_where_its_metrics_are(monitored: tuple[Resourc
         assert endpoint["port"] in ports
 
 
-def test_prometheus_may_come_to_every_pod_that_is_scraped() -> None:
+def test_network_policies_admit_prometheus_to_scraped_pods() -> None:
     resources = rendered(MANIFESTS / "overlays" / "prod")
     policies = of_kind(resources, "NetworkPolicy")
     monitors = of_kind(resources, "PodMonitor")
@@ -76,7 +76,7 @@ def named_in_rules(label: str) -> list[re.Pattern[str]]:
     return [re.compile(one) for one in re.findall(rf'{label}=~"([^"]+)"', RULES.read_text())]
 
 
-def test_alerts_name_the_volumes_and_jobs_that_there_are(tmp_path: Path) -> None:
+def test_alerts_name_existing_volumes_and_jobs(tmp_path: Path) -> None:
     backed_up = together(tmp_path, "components/backup")
     resources = (*rendered(MANIFESTS / "overlays" / "prod"), *backed_up)
     jobs = of_kind(resources, "CronJob").keys()
@@ -97,7 +97,7 @@ def test_alerts_name_the_volumes_and_jobs_that_there_are(tmp_path: Path) -> None
         assert not any(pattern.fullmatch(one) for one in backups)  # which may be full
 
 
-def test_a_plain_prometheus_gets_the_same_without_an_operator(tmp_path: Path) -> None:
+def test_a_plain_prometheus_gets_the_same_rules(tmp_path: Path) -> None:
     parts = ("components/monitoring/dashboards", "components/monitoring/rules")
     resources = together(tmp_path, *parts)
     assert not [one for one in resources if "coreos" in one["apiVersion"]]

@@ -28,14 +28,14 @@ def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
     return loaded
 
 
-def test_files_are_what_the_sources_give() -> None:
+def test_dashboard_files_match_their_sources() -> None:
     for file, content in written().items():
         remedy = "make dashboards"
         assert file.read_text() == content, f"{file.name} is out of date; {remedy}"
     assert set(DASHBOARDS) <= written().keys()
 
 
-def test_panels_have_places_of_their_own(dashboard: dict[str, Any]) -> None:
+def test_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
     taken = set()
     for panel in dashboard["panels"]:
         place = panel["gridPos"]
@@ -49,7 +49,7 @@ def test_panels_have_places_of_their_own(dashboard: dict[str, Any]) -> None:
     assert len(set(numbers)) == len(numbers)
 
 
-def test_panels_explain_themselves(dashboard: dict[str, Any]) -> None:
+def test_every_panel_has_a_description(dashboard: dict[str, Any]) -> None:
     for panel in dashboard["panels"]:
         if panel["type"] != "row":
             assert panel["description"].endswith((".", "?")), panel["title"]
@@ -64,7 +64,7 @@ def test_dashboards_have_the_variables_they_use(dashboard: dict[str, Any]) -> No
     assert used - _BUILT_IN == offered
 
 
-def test_pages_that_dashboards_name_are_there(dashboard: dict[str, Any]) -> None:
+def test_pages_linked_from_dashboards_exist(dashboard: dict[str, Any]) -> None:
     pages = re.findall(rf"{DOCS}/([^)\"]+)", json.dumps(dashboard))
     assert "runbooks.md" in pages
     for page in pages:

@@ -53,7 +53,7 @@ def test_every_recording_gives_data(prometheus: Prometheus) -> None:
     assert not empty
 
 
-def test_everything_that_alerts_compare_is_there(prometheus: Prometheus) -> None:
+def test_every_series_of_the_alerts_exists(prometheus: Prometheus) -> None:
     empty = [
         f"{one.where}\n    {part}"
         for one in in_rules("alert")
@@ -69,7 +69,7 @@ def test_rules_are_evaluated_without_an_error(prometheus: Prometheus) -> None:
     assert {rule["health"] for rule in rules} == {"ok"}
 
 
-def test_of_a_run_that_is_well_only_short_lived_certificates_are_told(
+def test_a_healthy_run_fires_only_the_certificate_alerts(
     prometheus: Prometheus,
 ) -> None:
     expiring = ("HfmdsCertificateExpiring", "HfmdsCertificateExpiresTomorrow")
@@ -81,7 +81,7 @@ def test_of_a_run_that_is_well_only_short_lived_certificates_are_told(
     assert all(told[one] in found[one] for one in told)
 
 
-def test_variables_of_dashboards_offer_what_there_is(prometheus: Prometheus) -> None:
+def test_variables_of_dashboards_list_existing_values(prometheus: Prometheus) -> None:
     assert prometheus.label_values("run", "hfmds_coordinator_round_number") == [COMPLETED, ENDLESS]
     kinds = prometheus.label_values("kind", "hfmds_coordinator_funnel_tasks_total")
     assert kinds == ["evaluate", "synthesise", "train"]

@@ -31,17 +31,17 @@ def promtool(*arguments: str | Path) -> None:
 
 
 @pytest.mark.integration
-def test_prometheus_takes_the_rules() -> None:
+def test_prometheus_accepts_the_rules() -> None:
     promtool("check", "rules", RULES)
 
 
 @pytest.mark.integration
-def test_alerts_fire_when_they_should_and_only_then() -> None:
+def test_alerts_fire_exactly_when_expected() -> None:
     promtool("test", "rules", *STORIES)
 
 
 @pytest.mark.integration
-def test_prometheus_takes_the_way_to_scrape(tmp_path: Path) -> None:
+def test_prometheus_accepts_the_scrape_configuration(tmp_path: Path) -> None:
     configuration = tmp_path / "prometheus.yml"
     configuration.write_text(yaml.safe_dump(scraping({"coordinator": ["127.0.0.1:7402"]})))
     promtool("check", "config", configuration)
@@ -61,7 +61,7 @@ def labels_when_it_fires(alert: str) -> set[str]:
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
-def test_an_alert_says_what_to_do(alert: dict[str, Any]) -> None:
+def test_every_alert_names_its_runbook(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in ("critical", "warning")
     told = alert["annotations"]
     assert told.keys() == {"summary", "description", "runbook_url"}
@@ -72,7 +72,7 @@ def test_an_alert_says_what_to_do(alert: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
-def test_an_alert_has_a_story_and_there_the_labels_that_it_speaks_of(alert: dict[str, Any]) -> None:
+def test_every_alert_has_a_test_with_its_labels(alert: dict[str, Any]) -> None:
     labels = labels_when_it_fires(alert["alert"])
     assert "alertname" in labels
     for text in alert["annotations"].values():

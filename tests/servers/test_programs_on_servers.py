@@ -104,7 +104,7 @@ def test_killing_the_servers_and_a_coordinator_without_its_folder_changes_nothin
 
 
 @pytest.mark.parametrize("package", ["coordinator", "synthesis_store"])
-def test_a_program_that_has_lost_its_storage_says_so_until_it_is_back(
+def test_a_program_without_its_storage_is_not_ready(
     package: str,
     programs: Programs,
     postgres_server: PostgresServer,

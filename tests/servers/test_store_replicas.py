@@ -103,7 +103,9 @@ def content_in(folder: Path) -> tuple[Content, Meddling]:
     return Content(FolderBlobs(folder / "blobs"), staging), staging
 
 
-async def test_two_stores_are_one(replicas: list[Replica], tmp_path: Path) -> None:
+async def test_two_replicas_of_the_store_serve_the_same_content(
+    replicas: list[Replica], tmp_path: Path
+) -> None:
     first, second = replicas
     devices, _ = content_in(tmp_path / "devices")
     batches = {

@@ -72,14 +72,14 @@ def test_the_database_is_reached_by_tls(behind_tls: int, tls: TlsFiles, postgres
     assert is_answered(checked(postgres_url, behind_tls, "localhost", tls.authority))
 
 
-def test_a_database_by_another_authority_gets_no_password(
+def test_a_database_with_another_authority_gets_no_password(
     behind_tls: int, others: Path, postgres_url: str
 ) -> None:
     with pytest.raises(Unavailable, match="certificate verify failed"):
         is_answered(checked(postgres_url, behind_tls, "localhost", others))
 
 
-def test_a_database_by_another_name_gets_no_password(
+def test_a_database_with_another_name_gets_no_password(
     postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
 ) -> None:
     files = made_by_an_authority(tmp_path, "somebody.example")
@@ -125,7 +125,7 @@ def test_content_is_reached_by_tls(
     assert other.local_path(digest).read_bytes() == b"content"
 
 
-def test_a_store_by_another_authority_gets_no_content(
+def test_a_store_with_another_authority_gets_no_content(
     s3: S3Server, others: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = told(s3, others, monkeypatch)
@@ -133,7 +133,7 @@ def test_a_store_by_another_authority_gets_no_content(
         open_location(url, tmp_path, 1 << 30)
 
 
-def test_a_store_with_tls_takes_nothing_in_the_clear(
+def test_a_store_with_tls_refuses_plain_text(
     s3: S3Server, tls: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = told(s3, tls.authority, monkeypatch)
@@ -142,7 +142,7 @@ def test_a_store_with_tls_takes_nothing_in_the_clear(
         open_location(url, tmp_path, 1 << 30)
 
 
-def test_the_variables_are_those_of_the_manifests() -> None:
+def test_the_manifests_set_the_tested_variables() -> None:
     component = yaml.safe_load(
         (MANIFESTS / "components/tls-storage/kustomization.yaml").read_text()
     )

@@ -17,14 +17,16 @@ from synthesis_store.settings import StoreSettings
 Output = pytest.CaptureFixture[str]
 
 
-def test_the_folders_are_those_the_programs_use() -> None:
+def test_backup_uses_the_folders_of_the_programs() -> None:
     assert {
         Program.COORDINATOR: CoordinatorSettings.model_fields["data_dir"].default,
         Program.SYNTHESIS_STORE: StoreSettings.model_fields["data_dir"].default,
     } == DATA_DIRS
 
 
-def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output) -> None:
+def test_a_backup_can_be_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
+) -> None:
     monkeypatch.chdir(tmp_path)
     schema = Schema("coordinator")
     with opened_database("sqlite:///hfmds-data/coordinator/state.sqlite3") as engine:
@@ -42,7 +44,7 @@ def test_there_and_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
         assert schema.state(engine) is SchemaState.CURRENT
 
 
-def test_of_a_folder_of_backups_so_many_stay(
+def test_old_backups_beyond_the_limit_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Output
 ) -> None:
     monkeypatch.chdir(tmp_path)

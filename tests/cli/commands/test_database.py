@@ -46,7 +46,7 @@ def test_a_database_must_be_named(monkeypatch: pytest.MonkeyPatch, capsys: Outpu
 
 
 @pytest.mark.integration
-def test_a_program_on_postgresql_says_the_command_and_works_after_it(
+def test_a_program_on_postgresql_names_the_upgrade_command_and_then_works(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HFMDS_DATABASE_URL", postgres_url)

@@ -79,7 +79,7 @@ def pki(coordinator: Coordinator, *arguments: str) -> str:
     return result.stdout
 
 
-def test_a_token_that_was_made_lets_a_device_in(coordinator: Coordinator) -> None:
+def test_a_created_token_enrols_a_device(coordinator: Coordinator) -> None:
     token = parse_token(
         pki(coordinator, "enrol-token", "--device", "camera").strip(), TokenKind.ENROL
     )
@@ -90,7 +90,7 @@ def test_a_token_that_was_made_lets_a_device_in(coordinator: Coordinator) -> Non
     assert parse_token(told["token"], TokenKind.ENROL) is not None
 
 
-def test_a_token_that_was_made_lets_a_person_in(coordinator: Coordinator) -> None:
+def test_a_created_token_admits_a_person(coordinator: Coordinator) -> None:
     token = pki(coordinator, "admin-token", "operator", "vera", "--days", "7").strip()
     assert coordinator.office.tokens.admin(token) == Identity(Kind.OPERATOR, "vera")
     shown = pki(coordinator, "tokens")
@@ -99,7 +99,7 @@ def test_a_token_that_was_made_lets_a_person_in(coordinator: Coordinator) -> Non
     assert token.split("_")[2] in shown
 
 
-def test_tokens_are_listed_and_ended(coordinator: Coordinator) -> None:
+def test_tokens_are_listed_and_revoked(coordinator: Coordinator) -> None:
     assert "no tokens" in pki(coordinator, "tokens")
     pki(coordinator, "enrol-token", "--prefix", "cam-", "--uses", "3", "--name", "north")
     (token,) = json.loads(pki(coordinator, "tokens", "--json"))
@@ -134,7 +134,7 @@ def test_a_device_is_revoked_and_its_standing_shown(coordinator: Coordinator) ->
     assert "lost" in shown
 
 
-def test_a_certificate_is_revoked_however_its_number_is_written(coordinator: Coordinator) -> None:
+def test_a_serial_number_is_accepted_in_every_notation(coordinator: Coordinator) -> None:
     pki(coordinator, "revoke", "--certificate", "00:AB:12")
     assert coordinator.gate.exclusions.serials == {"ab12"}
     with pytest.raises(InvalidInput, match="not a serial number"):
@@ -162,13 +162,13 @@ def test_old_revocations_are_forgotten(coordinator: Coordinator) -> None:
         pki(coordinator, "forget")
 
 
-def test_whom_to_revoke_must_be_said(coordinator: Coordinator) -> None:
+def test_revoking_needs_exactly_one_target(coordinator: Coordinator) -> None:
     for arguments in ((), ("camera", "--token", "0" * 12)):
         with pytest.raises(InvalidInput, match="--certificate"):
             pki(coordinator, "revoke", *arguments)
 
 
-def test_devices_are_let_in_only_where_there_is_an_issuer(tmp_path: Path) -> None:
+def test_creating_device_tokens_needs_an_issuer(tmp_path: Path) -> None:
     coordinator = Coordinator(tmp_path, with_issuer=False)
     try:
         with pytest.raises(WrongState, match="HFMDS_ISSUER_CERTIFICATE"):
@@ -186,9 +186,7 @@ def settings(monkeypatch: pytest.MonkeyPatch, **given: object) -> CommandSetting
     return load_settings(CommandSettings)
 
 
-def test_a_token_is_shown_in_place_of_a_certificate(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_token_replaces_a_certificate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file, authority = tmp_path / "token", tmp_path / "authority.crt"
     file.write_text("secret\n")
     found = settings(monkeypatch, token_file=file, tls_authority=authority).credentials
@@ -202,7 +200,7 @@ def test_a_token_is_shown_in_place_of_a_certificate(
         ask_store("127.0.0.1:1", lambda client: client.list_events())
 
 
-def test_settings_that_do_not_go_together_are_refused(
+def test_contradictory_settings_are_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError, match="set HFMDS_TLS_AUTHORITY"):

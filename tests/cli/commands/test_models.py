@@ -81,7 +81,7 @@ def test_export(coordinator: FakeCoordinator, tmp_path: Path, capsys: Output) ->
         ("young", "last", 1, "it has none yet"),
     ],
 )
-def test_a_model_that_is_not_there(
+def test_a_missing_model_is_an_error(
     coordinator: FakeCoordinator, capsys: Output, run: str, which: str, code: int, told: str
 ) -> None:
     if run == "young":
@@ -113,7 +113,7 @@ def test_a_run_is_created_from_a_model(
     assert coordinator.runs["next"].spec.start_from == ModelVersion("run-1", number)
 
 
-def test_a_run_is_not_created_from_a_model_that_is_dropped(
+def test_a_run_is_not_created_from_a_dropped_model(
     coordinator: FakeCoordinator, capsys: Output
 ) -> None:
     assert main(["run", "create", "--run-id", "next", "--from", "run-1:1"]) == 1

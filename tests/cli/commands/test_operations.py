@@ -195,7 +195,7 @@ def test_delete_asks_first(
     assert "there is no run other" in capsys.readouterr().err
 
 
-def test_devices_show_how_far_they_are(coordinator: FakeOversight, capsys: Output) -> None:
+def test_devices_show_their_progress(coordinator: FakeOversight, capsys: Output) -> None:
     coordinator.devices = [replace(a_device(), stage=TaskStage.DOWNLOADED)]
     assert main(["devices", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["stage"] == "downloaded"

@@ -45,16 +45,14 @@ def test_a_fleet_is_set_up_by_two_commands(tmp_path: Path) -> None:
         TlsFiles(certificate, certificate.with_suffix(".key"), folder / "authority.crt").read()
 
 
-def test_a_name_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_a_malformed_name_is_refused(tmp_path: Path) -> None:
     hfmds("init", "--folder", str(tmp_path))
     with pytest.raises(InvalidInput, match=r"\.\./camera"):
         hfmds("issue", "device", "../camera", "--folder", str(tmp_path))
 
 
 @pytest.mark.parametrize("service", ["coordinator", "synthesis-store"])
-def test_a_service_can_be_called_by_its_name_whoever_forgets_to_say_so(
-    tmp_path: Path, service: str
-) -> None:
+def test_a_service_certificate_always_names_its_service(tmp_path: Path, service: str) -> None:
     hfmds("init", "--folder", str(tmp_path))
     made = (tmp_path / f"service-{service}.crt", tmp_path / "service-other.crt")
     hfmds("issue", "service", "other", "--folder", str(tmp_path))
@@ -62,7 +60,7 @@ def test_a_service_can_be_called_by_its_name_whoever_forgets_to_say_so(
         assert hosts_of(certificate.read_bytes()) == ["localhost", name, "127.0.0.1"]
 
 
-def test_the_runbooks_command_renews_a_certificate_in_one_go(tmp_path: Path) -> None:
+def test_the_command_of_the_runbook_renews_a_certificate(tmp_path: Path) -> None:
     runbook = (REPOSITORY / "docs/runbooks.md").read_text().partition("## Certificate expiring")[2]
     (command,) = re.findall(r"^    hfmds pki (renew .*?) *(?:#|$)", runbook, re.MULTILINE)
     hfmds("init", "--folder", str(tmp_path), "--host", "c.example", "--days", "2")
@@ -76,7 +74,7 @@ def test_the_runbooks_command_renews_a_certificate_in_one_go(tmp_path: Path) -> 
     TlsFiles(certificate, certificate.with_suffix(".key"), tmp_path / "authority.crt").read()
 
 
-def test_a_folder_of_an_older_version_gets_the_issuer_it_lacks(tmp_path: Path) -> None:
+def test_a_folder_without_an_issuer_gets_one(tmp_path: Path) -> None:
     folder = tmp_path / "pki"
     hfmds("init", "--folder", str(folder))
     believed = folder / "authority.crt"

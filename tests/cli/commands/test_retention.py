@@ -69,7 +69,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKeeper]:
         yield keeper
 
 
-def test_collect_goes_on_until_nothing_is_left(store: FakeKeeper, capsys: Output) -> None:
+def test_collect_continues_until_nothing_remains(store: FakeKeeper, capsys: Output) -> None:
     assert main(["snapshots", "collect", "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "one",

@@ -185,7 +185,7 @@ def test_grid(serve: Serve, capsys: Output, tmp_path: Path) -> None:
     assert "must end in .png" in capsys.readouterr().err
 
 
-def test_a_store_that_is_away(capsys: Output) -> None:
+def test_an_unavailable_store_is_an_error(capsys: Output) -> None:
     assert main(["snapshots", "--store", NOBODY]) == 1
     said = capsys.readouterr().err
     assert f"synthesis store at {NOBODY} is unavailable" in said
@@ -256,7 +256,7 @@ def test_images_in_half_precision_are_drawn_and_exported_as_pictures(
     np.testing.assert_array_equal(*below_title)
 
 
-def test_an_exported_folder_tells_what_is_known_of_each_image(serve: Serve, tmp_path: Path) -> None:
+def test_an_exported_folder_describes_each_image(serve: Serve, tmp_path: Path) -> None:
     batches = a_pool(1, 2), a_pool(1, 3)
     serve(one=batches)
     target = tmp_path / "pool"
@@ -274,7 +274,7 @@ def test_an_exported_folder_tells_what_is_known_of_each_image(serve: Serve, tmp_
     np.testing.assert_allclose([float(row["psnr_nearest"]) for row in rows], psnr, atol=1e-4)
 
 
-def test_nothing_is_written_over_and_nothing_left_of_a_failed_export(
+def test_exports_overwrite_nothing_and_a_failed_export_leaves_nothing(
     serve: Serve, capsys: Output, tmp_path: Path
 ) -> None:
     fake = serve(one=(a_pool(), a_pool(2, 3)))
@@ -291,7 +291,7 @@ def test_nothing_is_written_over_and_nothing_left_of_a_failed_export(
     assert "must end in .npz" in capsys.readouterr().err
 
 
-def test_an_export_that_cannot_be_is_refused(serve: Serve, capsys: Output, tmp_path: Path) -> None:
+def test_impossible_exports_are_refused(serve: Serve, capsys: Output, tmp_path: Path) -> None:
     two_channels = replace(
         a_pool(1, 2),
         images=LabelledImages(np.zeros((2, 2, 4, 4), np.uint8), np.arange(2, dtype=np.int64)),
@@ -378,7 +378,9 @@ def test_diff_by_shards(serve: Serve, capsys: Output) -> None:
     assert "paired mean 10.1 dB 10.1 dB +0.0 dB" in lines
 
 
-def test_an_exact_diff_knows_a_sample_in_another_shard(serve: Serve, capsys: Output) -> None:
+def test_an_exact_diff_finds_samples_that_moved_to_another_shard(
+    serve: Serve, capsys: Output
+) -> None:
     whole, stayed = a_pool(2, 2), a_pool(3, 3)
     part = whole.take(np.array([0, 3]))
     fake = serve(one=(whole, stayed), two=(stayed, part))

@@ -37,7 +37,7 @@ def test_more_devices_than_data_are_refused(tmp_path: Path) -> None:
         write_demo_data(DemoSetting(devices=100), tmp_path / "data")
 
 
-def test_the_three_runs_differ_only_in_what_they_compare(tmp_path: Path) -> None:
+def test_the_three_runs_differ_only_in_the_compared_settings(tmp_path: Path) -> None:
     specs = TINY.runs()
     assert list(specs) == [FEDAVG, FEDAVG_SLOW, HFMDS]
     fast, slow, ours = (spec.recipe for spec in specs.values())

@@ -104,7 +104,7 @@ def assert_nothing_is_left(demo: Demo) -> None:
     assert not list(demo.temporary.iterdir())
 
 
-def test_a_service_that_dies_ends_the_demo_with_its_last_words(demo: Demo) -> None:
+def test_a_dying_service_ends_the_demo_with_its_last_output(demo: Demo) -> None:
     addresses = demo.wait_for("tmp/*/coordinator.json")
     os.kill(json.loads(addresses.read_text())["pid"], signal.SIGKILL)
     output, _ = demo.process.communicate(timeout=60)

@@ -88,7 +88,7 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) 
     assert child.process.returncode == -signal.SIGKILL
 
 
-def test_what_a_child_started_is_stopped_with_it(tmp_path: Path) -> None:
+def test_grandchildren_are_stopped_with_their_parent(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         supervisor.start("parent", WITH_GRANDCHILD, os.environ)
         grandchild = int(log_of(tmp_path, "parent"))
@@ -96,7 +96,7 @@ def test_what_a_child_started_is_stopped_with_it(tmp_path: Path) -> None:
     assert eventually(lambda: not is_alive(grandchild))
 
 
-def test_what_a_dead_child_started_is_stopped_as_well(tmp_path: Path) -> None:
+def test_grandchildren_of_a_dead_child_are_stopped(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         child = supervisor.start("parent", WITH_GRANDCHILD, os.environ)
         grandchild = int(log_of(tmp_path, "parent"))
@@ -106,7 +106,7 @@ def test_what_a_dead_child_started_is_stopped_as_well(tmp_path: Path) -> None:
     assert eventually(lambda: not is_alive(grandchild))
 
 
-def test_a_death_is_told_with_name_exit_code_and_last_words(tmp_path: Path) -> None:
+def test_the_error_of_a_dead_child_names_it_its_exit_code_and_last_output(tmp_path: Path) -> None:
     dying = python("print('line\\n' * 50 + 'my last words'); raise SystemExit(3)")
     with Supervisor(tmp_path) as supervisor:
         child = supervisor.start("weakling", dying, os.environ)

@@ -30,7 +30,7 @@ def a_result(pool: SyntheticBatch | None) -> DemoResult:
     )
 
 
-def test_the_report_is_whole(tmp_path: Path) -> None:
+def test_the_report_is_complete(tmp_path: Path) -> None:
     written = write_report(tmp_path, a_result(a_pool()))
     assert [path.name for path in written] == [*PICTURES, "report.json"]
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*PICTURES, "report.json"])
@@ -41,7 +41,7 @@ def test_the_report_is_whole(tmp_path: Path) -> None:
             assert len(set(np.asarray(image.convert("L")).ravel().tolist())) > 20  # not blank
 
 
-def test_the_numbers_are_all_there(tmp_path: Path) -> None:
+def test_the_report_contains_all_numbers(tmp_path: Path) -> None:
     pool = a_pool()
     write_report(tmp_path, a_result(pool))
     numbers = json.loads((tmp_path / "report.json").read_text())
@@ -82,7 +82,7 @@ def test_colour_images_and_single_values_can_be_drawn(tmp_path: Path) -> None:
     assert len(write_report(tmp_path, a_result(colour))) == 4
 
 
-def test_a_report_folder_that_cannot_be_is_refused_first(tmp_path: Path) -> None:
+def test_an_impossible_report_folder_is_refused_first(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match="choose another --report"):
         prepare_report_folder(tmp_path / "file")

@@ -20,7 +20,7 @@ def test_a_run_without_rounds_has_no_numbers() -> None:
     assert summary.leakage is None
 
 
-def test_a_win_is_said_in_points() -> None:
+def test_a_win_is_stated_in_points() -> None:
     ours = summarise(a_followed_run("HFMDS", [0.8]))
     others = [summarise(a_followed_run("FedAvg", [0.5])), summarise(a_followed_run("slow", [0.6]))]
     found = verdict(ours, others)
@@ -33,7 +33,7 @@ def test_a_win_is_said_in_points() -> None:
 @pytest.mark.parametrize(
     ("other", "words"), [(0.9, "10.0 points behind FedAvg"), (0.8, "level with FedAvg")]
 )
-def test_what_is_no_win_is_called_so(other: float, words: str) -> None:
+def test_a_result_without_a_win_is_stated(other: float, words: str) -> None:
     ours = summarise(a_followed_run("HFMDS", [0.8]))
     found = verdict(ours, [summarise(a_followed_run("FedAvg", [other]))])
     assert not found.ahead
@@ -41,7 +41,7 @@ def test_what_is_no_win_is_called_so(other: float, words: str) -> None:
     assert words in found.words
 
 
-def test_without_evaluation_nothing_is_claimed() -> None:
+def test_without_evaluation_no_result_is_claimed() -> None:
     ours = summarise(a_followed_run("HFMDS", [0.8]))
     found = verdict(ours, [summarise(a_followed_run("FedAvg", []))])
     assert not found.ahead

@@ -22,7 +22,9 @@ def test_list_names_the_experiments(capsys: Output) -> None:
     assert any("extreme" in line for line in lines)
 
 
-def test_what_is_wrong_is_said_before_anything_runs(capsys: Output, tmp_path: Path) -> None:
+def test_wrong_configurations_are_refused_before_anything_runs(
+    capsys: Output, tmp_path: Path
+) -> None:
     config, out = str(write_experiment(tmp_path)), ["--out", str(tmp_path / "out")]
     assert "did you mean table2" in complaint(capsys, "run", "tabel2")
     assert "no size 'smal'" in complaint(capsys, "run", config, "--size", "smal")

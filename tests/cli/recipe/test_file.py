@@ -107,7 +107,7 @@ def recipe_file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_nothing_said_is_the_papers_hfmds() -> None:
+def test_an_empty_recipe_is_the_papers_hfmds() -> None:
     spec = spec_from(None, {})
     assert spec.recipe.training == TrainingRecipe()
     assert spec.recipe.method == Hfmds()
@@ -116,7 +116,7 @@ def test_nothing_said_is_the_papers_hfmds() -> None:
     assert spec.policy == RoundPolicy()
 
 
-def test_every_field_can_be_said_in_a_file(tmp_path: Path) -> None:
+def test_every_field_can_be_set_in_a_file(tmp_path: Path) -> None:
     spec = spec_from(recipe_file(tmp_path, WHOLE), {})
     recipe = spec.recipe
     assert (recipe.rounds, recipe.seed, recipe.cohort_size) == (7, 3, 6)
@@ -142,7 +142,7 @@ def test_every_field_can_be_said_in_a_file(tmp_path: Path) -> None:
     assert isinstance(recipe.training.learning_rate, float)
 
 
-def test_every_field_can_be_said_in_an_option_and_wins(tmp_path: Path) -> None:
+def test_every_field_can_be_set_by_an_option_which_wins(tmp_path: Path) -> None:
     given = {
         **{option.name: None for option in RECIPE_OPTIONS},
         "rounds": 9,
@@ -167,7 +167,7 @@ def test_every_field_can_be_said_in_an_option_and_wins(tmp_path: Path) -> None:
     assert spec.recipe.compression == "int8"
 
 
-def test_asynchronous_rounds_are_said_in_a_table_of_their_own(tmp_path: Path) -> None:
+def test_asynchronous_rounds_have_their_own_table(tmp_path: Path) -> None:
     text = "[asynchronous]\nbuffer_size = 4\nmax_staleness = 3"
     spec = spec_from(recipe_file(tmp_path, text), {}, ["asynchronous.staleness_exponent=1"])
     assert spec.policy.asynchronous == Asynchronous(4, staleness_exponent=1.0, max_staleness=3)
@@ -186,7 +186,7 @@ def test_evaluation_early_stop_and_retention_can_be_set(tmp_path: Path) -> None:
         spec_from(None, {}, ["early_stop.min_improvement=0.5"])
 
 
-def test_what_is_true_or_false_can_be_set_and_nothing_else_is(tmp_path: Path) -> None:
+def test_a_boolean_can_be_set_without_changing_other_keys(tmp_path: Path) -> None:
     for text, expected in (("true", True), ("false", False)):
         spec = spec_from(None, {}, [f"eligibility.require_charging={text}"])
         assert spec.policy.eligibility.require_charging is expected
@@ -215,7 +215,7 @@ OF_EVERY_METHOD: list[tuple[str, Method]] = [
 
 
 @pytest.mark.parametrize(("text", "expected"), OF_EVERY_METHOD)
-def test_every_method_can_be_said_in_a_file(tmp_path: Path, text: str, expected: Method) -> None:
+def test_every_method_can_be_set_in_a_file(tmp_path: Path, text: str, expected: Method) -> None:
     assert spec_from(recipe_file(tmp_path, text), {}).recipe.method == expected
 
 
@@ -233,7 +233,7 @@ def test_any_key_can_be_set(method: str | None, settings: list[str], expected: M
     assert spec_from(None, {"method": method}, settings).recipe.method == expected
 
 
-def test_what_is_set_wins_over_the_file_and_has_its_type(tmp_path: Path) -> None:
+def test_settings_win_over_the_file_and_keep_their_type(tmp_path: Path) -> None:
     settings = ["rounds=9", "training.alpha=1", "class_names=sun, moon", "normalisation.mean=0.2"]
     recipe = spec_from(recipe_file(tmp_path, WHOLE), {}, settings).recipe
     assert recipe.rounds == 9
@@ -277,7 +277,7 @@ def test_what_is_set_wins_over_the_file_and_has_its_type(tmp_path: Path) -> None
         ),
     ],
 )
-def test_wrong_settings_are_told(
+def test_wrong_settings_are_named(
     given: dict[str, object], settings: list[str], complaint: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
@@ -317,17 +317,19 @@ def test_the_first_refresh_follows_the_interval() -> None:
         ("rounds = = 3", "is not TOML"),
     ],
 )  # fmt: skip
-def test_a_wrong_recipe_is_told_with_a_remedy(tmp_path: Path, text: str, complaint: str) -> None:
+def test_the_error_of_a_wrong_recipe_names_the_remedy(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         spec_from(recipe_file(tmp_path, text), {})
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"cannot read the recipe .*nowhere.toml: No such"):
         spec_from(tmp_path / "nowhere.toml", {})
 
 
-def test_wrong_options_are_told() -> None:
+def test_wrong_options_are_named() -> None:
     with pytest.raises(
         ConfigurationError, match=r"--mean: .*mean is 'a,b'; .* numbers with commas"
     ):
@@ -338,7 +340,7 @@ def test_wrong_options_are_told() -> None:
         spec_from(None, {"cohort_size": 2, "minimum_devices": 3})
 
 
-def test_how_updates_are_combined_can_be_set() -> None:
+def test_aggregation_can_be_set() -> None:
     said = ["aggregation.rule=trimmed_mean", "aggregation.trimmed_fraction=0.25"]
     spec = spec_from(None, {"minimum_devices": 4}, said)
     assert spec.recipe.aggregation == AggregationRecipe(rule="trimmed_mean", trimmed_fraction=0.25)
@@ -355,12 +357,12 @@ def test_how_updates_are_combined_can_be_set() -> None:
         ("compression=zip", "compression is 'zip'; it must be one of none, fp16, int8"),
     ],
 )
-def test_how_updates_are_combined_is_refused_by_name(setting: str, complaint: str) -> None:
+def test_a_wrong_aggregation_setting_is_named(setting: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         spec_from(None, {}, [setting])
 
 
-def test_what_pools_take_and_keep_can_be_set(tmp_path: Path) -> None:
+def test_pool_policies_can_be_set(tmp_path: Path) -> None:
     said = ["pool.psnr_nearest_max_db=20", "pool.leakage_action=drop", "pool.refresh=accumulate"]
     expected = PoolPolicy(
         psnr_nearest_max_db=20, leakage_action="drop", refresh="accumulate", near_threshold=0.45
@@ -382,6 +384,6 @@ def test_what_pools_take_and_keep_can_be_set(tmp_path: Path) -> None:
         ("fedavg", "pool.max_pool_samples=20", "settings of pool are given, but fedavg has no"),
     ],
 )
-def test_what_pools_cannot_do_is_refused(method: str, setting: str, complaint: str) -> None:
+def test_impossible_pool_policies_are_refused(method: str, setting: str, complaint: str) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
         spec_from(None, {"method": method}, [setting])

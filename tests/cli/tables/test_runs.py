@@ -66,7 +66,7 @@ def test_run() -> None:
     assert has_row(text, "rounds", "all devices, at least 2, deadline 10 min 0 s")
 
 
-def test_a_run_shows_what_was_chosen_for_its_pools() -> None:
+def test_a_run_shows_its_pool_policy() -> None:
     spec = a_spec(method=Hfmds())
     assert "pool" not in shown(run_table(a_run(spec=spec), MOMENT))
     policy = PoolPolicy(psnr_nearest_max_db=20, leakage_action="drop")
@@ -75,7 +75,7 @@ def test_a_run_shows_what_was_chosen_for_its_pools() -> None:
     assert has_row(text, "pool", "psnr nearest max db 20, leakage action drop")
 
 
-def test_a_run_shows_how_its_rounds_are_governed() -> None:
+def test_a_run_shows_its_round_policy() -> None:
     spec = a_spec()
     recipe = replace(spec.recipe, cohort_size=10, sampling=Sampling("power_of_choice", 20))
     wanted = Eligibility(("site=a",), 2_000_000, 7, require_charging=True, require_unmetered=True)
@@ -90,7 +90,7 @@ def test_a_run_shows_how_its_rounds_are_governed() -> None:
     assert "at most 3 rounds old, all devices at work" in text
 
 
-def test_what_there_is_one_of_is_told_so() -> None:
+def test_single_items_are_counted_in_the_singular() -> None:
     spec = a_spec(rounds=1)
     recipe = replace(
         spec.recipe, training=replace(spec.recipe.training, local_epochs=1), cohort_size=1
@@ -126,7 +126,7 @@ def test_fedavg_has_no_settings_to_show() -> None:
     assert [line for line in text.splitlines() if line.startswith("fedavg")] == []
 
 
-def test_a_paused_run_shows_why_and_where() -> None:
+def test_a_paused_run_shows_its_reason_and_phase() -> None:
     run = a_run(state=RunState.PAUSED, completed_rounds=1, state_reason="no space left")
     text = shown(run_table(run, MOMENT))
     assert has_row(text, "state", "paused")
@@ -150,7 +150,7 @@ def test_devices() -> None:
     assert has_row(text, "device-00", "working", "60", "7", "1", "torch-cpu", "3.0 s ago", "task-9")
 
 
-def test_labels_of_devices_are_shown_where_there_are_any() -> None:
+def test_labels_of_devices_are_shown_if_any_exist() -> None:
     plain = a_device()
     assert "labels" not in shown(devices_table([plain], MOMENT, width=160))
     labelled = replace(plain, profile=replace(plain.profile, labels=("site=a", "x=y")))
@@ -208,7 +208,7 @@ def test_numbers_that_matter_are_not_cut_at_80_columns() -> None:
     assert "…" not in text
 
 
-def test_ids_with_brackets_are_not_taken_for_markup() -> None:
+def test_ids_with_brackets_are_not_markup() -> None:
     text = shown(runs_table([a_run(state=RunState.PAUSED, state_reason="lost [device]")]))
     assert "lost [device]" in text
 

@@ -30,7 +30,7 @@ def test_snapshot() -> None:
     assert has_row(shown(shards_table(snapshot)), "contributor-1", "20", "1.5 MB", "abab")
 
 
-def test_what_became_of_samples() -> None:
+def test_the_outcomes_of_samples_are_shown() -> None:
     counts = [0] * 200
     counts[16:20] = [1, 0, 3, 6]
     spread = LeakageHistograms(psnr_paired=Histogram(0.0, 0.5, tuple(counts)), **OTHERS)

@@ -91,13 +91,13 @@ async def test_a_repeated_submission_counts_nothing_again(scene: Scene) -> None:
     assert scene.accepted() == 1
 
 
-async def test_an_update_whose_bytes_are_here_is_counted(scene: Scene) -> None:
+async def test_an_update_already_uploaded_is_counted(scene: Scene) -> None:
     scene.bench.put_update(scene.task, b"".join(scene.blobs.read(scene.update)))
     assert not await scene.submit()
     assert scene.accepted() == 1
 
 
-async def test_an_update_that_is_not_sound_is_refused(scene: Scene) -> None:
+async def test_a_malformed_update_is_refused(scene: Scene) -> None:
     weights = {n: array * np.nan for n, array in scene.bench.weights(scene.task).items()}
     broken = scene.blobs.put_bytes(encode_weights(weights))
     with pytest.raises(InvalidInput, match="not finite"):
@@ -107,7 +107,7 @@ async def test_an_update_that_is_not_sound_is_refused(scene: Scene) -> None:
     assert scene.accepted() == 1
 
 
-async def test_an_update_that_comes_too_late_is_told_so(scene: Scene) -> None:
+async def test_a_late_update_is_refused_as_too_late(scene: Scene) -> None:
     await asyncio.to_thread(scene.bench.runs.cancel, "run")
     with pytest.raises(TooLate) as error:
         await scene.submit()

@@ -115,7 +115,7 @@ async def test_a_device_enrols_over_the_wire(tmp_path: Path) -> None:
             await client.close()
 
 
-async def test_nobody_renews_who_only_says_who_he_is(tmp_path: Path) -> None:
+async def test_renewal_needs_a_certificate(tmp_path: Path) -> None:
     async with talk(tmp_path, Gate()) as (peer, _bench, _office):
         with pytest.raises(WrongState, match="over TLS only"):
             await RenewalClient(peer, "camera").renew(DeviceKey.create().request())
@@ -158,7 +158,7 @@ def office(tmp_path: Path) -> Office:
     return it
 
 
-async def test_who_ends_its_own_token_hears_that_it_is_done(tmp_path: Path, office: Office) -> None:
+async def test_revoking_the_token_in_use_is_confirmed(tmp_path: Path, office: Office) -> None:
     token = office.admin(Role.OWNER, "olga")
 
     async with token_port(tmp_path, office) as client_of:
@@ -168,7 +168,7 @@ async def test_who_ends_its_own_token_hears_that_it_is_done(tmp_path: Path, offi
             await olga.list_tokens()
 
 
-async def test_operators_end_tokens_of_devices_and_owners_all(
+async def test_operators_revoke_device_tokens_and_owners_revoke_all(
     tmp_path: Path, office: Office
 ) -> None:
     viewer, operator, owner = (office.admin(role) for role in Role)
@@ -199,11 +199,11 @@ TLS = ("--tls-certificate=a", "--tls-key=b", "--tls-authority=c")
         ((*TLS, "--certificate-seconds=0"), "above 0"),
     ],
 )
-def test_settings_that_would_be_unsafe_are_refused(flags: tuple[str, ...], what: str) -> None:
+def test_unsafe_settings_are_refused(flags: tuple[str, ...], what: str) -> None:
     with pytest.raises(ConfigurationError, match=what):
         load_settings(CoordinatorSettings, flags)
 
 
-def test_settings_that_go_together_are_taken() -> None:
+def test_compatible_settings_are_accepted() -> None:
     flags = (*TLS, "--token-listen=0.0.0.0:7404", "--issuer-certificate=x", "--issuer-key=y")
     assert load_settings(CoordinatorSettings, flags).token_listen == "0.0.0.0:7404"

@@ -34,9 +34,7 @@ async def asked(batcher: Batcher[int, int], squares: Squares, *numbers: int) -> 
 
 
 @pytest.mark.parametrize(("most", "trips"), [(10, [[1, 2, 3, 4]]), (3, [[1, 2, 3], [4]])])
-async def test_what_is_asked_at_once_is_answered_in_as_few_trips_as_may_be(
-    most: int, trips: list[list[int]]
-) -> None:
+async def test_simultaneous_requests_share_batches(most: int, trips: list[list[int]]) -> None:
     squares = Squares()
     batcher = Batcher[int, int](squares, most)
     assert await asked(batcher, squares, 1, 2, 3, 4) == [1, 4, 9, 16]
@@ -45,14 +43,14 @@ async def test_what_is_asked_at_once_is_answered_in_as_few_trips_as_may_be(
     assert squares.trips == [*trips, [5]]
 
 
-async def test_an_error_is_of_the_one_who_asked() -> None:
+async def test_an_error_reaches_only_its_caller() -> None:
     squares = Squares()
     one, two, three = await asked(Batcher[int, int](squares, 10), squares, 1, -2, 3)
     assert (one, three) == (1, 9)
     assert isinstance(two, NotFound)
 
 
-async def test_when_nothing_can_be_answered_all_are_told_and_the_next_is_answered() -> None:
+async def test_a_failed_batch_reaches_all_its_callers_and_the_next_succeeds() -> None:
     squares = Squares()
     batcher = Batcher[int, int](squares, 10)
     told = await asked(batcher, squares, 1, 13)
@@ -60,7 +58,7 @@ async def test_when_nothing_can_be_answered_all_are_told_and_the_next_is_answere
     assert await batcher.ask(3) == 9
 
 
-async def test_who_does_not_wait_any_more_is_not_in_the_way() -> None:
+async def test_a_cancelled_caller_does_not_delay_others() -> None:
     squares = Squares()
     batcher = Batcher[int, int](squares, 10)
     gone, stays = (asyncio.create_task(batcher.ask(number)) for number in (1, 2))

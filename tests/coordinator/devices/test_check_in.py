@@ -58,7 +58,7 @@ async def test_another_devices_task_is_not_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("both_databases")
-async def test_a_second_submission_of_the_same_update_is_answered_as_the_first(
+async def test_a_repeated_submission_gets_the_first_answer(
     tmp_path: Path,
 ) -> None:
     async with with_task(tmp_path) as (bench, assignment):
@@ -86,7 +86,7 @@ async def test_an_update_that_was_not_uploaded_is_refused(tmp_path: Path) -> Non
             await bench.submit_chunks("a", assignment, digest_of(b"never sent"), [])
 
 
-async def test_altered_bytes_are_refused_and_the_upload_starts_again(tmp_path: Path) -> None:
+async def test_altered_bytes_are_refused_and_the_upload_restarts(tmp_path: Path) -> None:
     async with with_task(tmp_path) as (bench, assignment):
         update = encode_weights(nudge(1.0)(bench.weights(assignment), assignment))
         digest = digest_of(update)
@@ -98,7 +98,7 @@ async def test_altered_bytes_are_refused_and_the_upload_starts_again(tmp_path: P
         assert await bench.submit("a", assignment, update) is False
 
 
-async def test_a_truncated_upload_goes_on_where_it_broke(tmp_path: Path) -> None:
+async def test_a_truncated_upload_resumes_where_it_broke(tmp_path: Path) -> None:
     async with with_task(tmp_path) as (bench, assignment):
         update = encode_weights(nudge(1.0)(bench.weights(assignment), assignment))
         digest, task_id = digest_of(update), assignment.task_id
@@ -131,7 +131,7 @@ async def test_a_malformed_update_is_refused_with_the_tensor_named(
         assert await bench.do("a", assignment, echo) is False
 
 
-async def test_an_update_far_larger_than_its_model_is_refused_before_any_byte(
+async def test_an_update_far_larger_than_its_model_is_refused_before_its_bytes(
     tmp_path: Path,
 ) -> None:
     async with with_task(tmp_path) as (bench, assignment):
@@ -140,7 +140,7 @@ async def test_an_update_far_larger_than_its_model_is_refused_before_any_byte(
             await bench.uploads.query("a", assignment.task_id, huge)
 
 
-async def test_a_device_may_fetch_only_what_its_task_refers_to(tmp_path: Path) -> None:
+async def test_a_device_may_fetch_only_content_of_its_task(tmp_path: Path) -> None:
     async with with_task(tmp_path) as (bench, assignment):
         with pytest.raises(NotAllowed, match="does not refer"):
             await anext(bench.downloads.download("a", assignment.task_id, digest_of(b"x"), 0))
@@ -150,7 +150,7 @@ async def test_a_device_may_fetch_only_what_its_task_refers_to(tmp_path: Path) -
             )
 
 
-async def test_a_device_fetches_the_model_whole_or_from_an_offset_on(tmp_path: Path) -> None:
+async def test_a_device_fetches_the_model_from_any_offset(tmp_path: Path) -> None:
     async with with_task(tmp_path) as (bench, assignment):
 
         async def fetched(offset: int) -> bytes:
@@ -188,7 +188,7 @@ async def test_a_check_in_that_waits_gets_work_as_soon_as_a_run_is_created(tmp_p
         assert assignment.run_id == "run"
 
 
-async def test_without_work_a_device_is_told_when_to_ask_again(tmp_path: Path) -> None:
+async def test_without_work_a_device_gets_a_time_to_ask_again(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         at_once = await bench.check_ins.check_in("a", PROFILE, 0.0, "")
         assert at_once == RetryLater(0.5, "no work for this device")
@@ -242,7 +242,7 @@ async def test_giving_up_twice_counts_once(tmp_path: Path) -> None:
         assert (device.accepted_tasks, device.failed_tasks) == (1, 1)
 
 
-async def test_an_update_for_a_task_that_is_to_synthesise_is_refused_as_such(
+async def test_an_update_for_a_synthesis_task_is_refused(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -252,7 +252,7 @@ async def test_an_update_for_a_task_that_is_to_synthesise_is_refused_as_such(
             await bench.submit("a", assignment, b"weights")
 
 
-async def test_devices_are_listed_in_parts_and_counted_by_state(tmp_path: Path) -> None:
+async def test_devices_are_listed_in_pages_and_counted_by_state(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         names = ["a", "b", "c"]
         waiting = await bench.arrive(*names)
@@ -278,7 +278,7 @@ async def test_devices_are_listed_in_parts_and_counted_by_state(tmp_path: Path) 
         assert counted[DeviceState.AWAY] == 1
 
 
-async def test_nobody_waits_for_a_device_that_said_goodbye_and_it_gets_its_task_back(
+async def test_a_device_that_said_goodbye_is_not_waited_for_and_gets_its_task_back(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:

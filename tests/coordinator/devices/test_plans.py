@@ -55,7 +55,7 @@ async def asked(bench: Workbench, device_id: str = "a", wait_seconds: float = 10
     return outcome
 
 
-async def test_a_device_without_torch_is_told_its_plan_and_can_fetch_it(tmp_path: Path) -> None:
+async def test_a_device_without_torch_gets_its_plan(tmp_path: Path) -> None:
     async with workbench(tmp_path, library=LibraryInMemory()) as bench:
         await bench.create(make_spec())
         task = await asked(bench)
@@ -66,7 +66,7 @@ async def test_a_device_without_torch_is_told_its_plan_and_can_fetch_it(tmp_path
             await anext(bench.downloads.download("a", task.task_id, digest_of(b"other"), 0))
 
 
-async def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(
+async def test_a_device_waits_for_its_plan_and_then_gets_its_task(
     tmp_path: Path,
 ) -> None:
     async def run() -> None:
@@ -88,7 +88,7 @@ async def test_a_device_waits_for_its_plan_and_gets_its_task_when_that_is_made(
     await run()
 
 
-async def test_a_device_that_joins_later_waits_for_its_plan_alone(tmp_path: Path) -> None:
+async def test_a_device_that_joins_later_does_not_delay_others_by_its_plan(tmp_path: Path) -> None:
     library = LibraryInMemory()
     library.may.clear()
     async with workbench(tmp_path, library=library) as bench:
@@ -145,7 +145,7 @@ def ready_plan(of: Plans, spec: PlanSpec) -> Digest:
     return plan
 
 
-def test_plans_that_were_not_used_for_longest_leave_and_are_made_again(tmp_path: Path) -> None:
+def test_least_recently_used_plans_are_dropped_and_made_again(tmp_path: Path) -> None:
     models = [PlanSpec(replace(MODEL, architecture=name)) for name in ("one", "two", "six")]
     engine = open_database(database_of(tmp_path))
     Base.metadata.create_all(engine)
@@ -169,7 +169,7 @@ def test_plans_that_were_not_used_for_longest_leave_and_are_made_again(tmp_path:
     assert library.made == [*models, models[1]]
 
 
-def test_a_plan_that_has_left_and_cannot_be_made_again_is_no_plan(tmp_path: Path) -> None:
+def test_a_dropped_plan_that_cannot_be_made_again_is_unavailable(tmp_path: Path) -> None:
     engine = open_database(database_of(tmp_path))
     Base.metadata.create_all(engine)
     library = LibraryInMemory()
@@ -187,7 +187,7 @@ def test_a_plan_that_has_left_and_cannot_be_made_again_is_no_plan(tmp_path: Path
     assert library.made == [SPEC, SPEC]
 
 
-def test_equal_plans_take_room_once(tmp_path: Path) -> None:
+def test_equal_plans_are_stored_once(tmp_path: Path) -> None:
     models = [PlanSpec(replace(MODEL, height=height)) for height in (20, 21)]
     engine = open_database(database_of(tmp_path))
     Base.metadata.create_all(engine)

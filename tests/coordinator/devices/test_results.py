@@ -107,7 +107,7 @@ async def three_together(bench: Bench) -> list[bool | BaseException]:
     return await asyncio.gather(*others, return_exceptions=True)
 
 
-async def test_an_error_that_breaks_a_transaction_reaches_one_device_only() -> None:
+async def test_an_error_in_a_batch_reaches_only_its_device() -> None:
     bench = Bench()
     bench.books.breaks["b"] = fault = ZeroDivisionError()
     assert await three_together(bench) == [False, fault, False]
@@ -118,7 +118,7 @@ async def test_an_error_that_breaks_a_transaction_reaches_one_device_only() -> N
     assert sorted(bench.notified) == ["run-of-a", "run-of-c", "run-of-first"]
 
 
-async def test_a_database_that_is_away_is_asked_once() -> None:
+async def test_an_unavailable_database_is_asked_once() -> None:
     bench = Bench()
     bench.books.breaks["b"] = away = Unavailable("the database is away")
     assert await three_together(bench) == [away, away, away]

@@ -10,7 +10,7 @@ from tests.coordinator.workbench import PROFILE, echo, make_spec, workbench
 from tests.support.waiting import eventually
 
 
-async def test_only_so_many_wait_in_an_open_call_and_the_others_are_told_when_to_come(
+async def test_waiting_calls_are_bounded_and_other_devices_get_a_retry_time(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path, max_waiting=2) as bench:
@@ -28,7 +28,7 @@ async def test_only_so_many_wait_in_an_open_call_and_the_others_are_told_when_to
         assert work.round_number == 1
 
 
-async def test_a_device_that_was_told_to_come_late_is_there_until_then(tmp_path: Path) -> None:
+async def test_a_device_with_a_retry_time_is_present_until_then(tmp_path: Path) -> None:
     now = [1000.0]
     async with workbench(tmp_path, clock=lambda: now[0], away_seconds=10.0) as bench:
         registry = bench.app.registry

@@ -32,7 +32,7 @@ async def after(
 
 
 @pytest.mark.parametrize("processes", ["1212", "1122112212", "123412"])
-async def test_twins_are_told_of_once(
+async def test_twins_are_reported_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, processes: str
 ) -> None:
     assert await after(tmp_path, processes) == {"a": True, "b": False}
@@ -48,19 +48,19 @@ async def test_twins_are_told_of_once(
         [str(number % 20) for number in range(40)],  # as no twins are: far too many
     ],
 )
-async def test_a_device_that_is_started_anew_has_no_twin(
+async def test_a_restarted_device_has_no_twin(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, processes: Iterable[str]
 ) -> None:
     assert await after(tmp_path, processes) == {"a": False, "b": False}
     assert RUN_WITH_ONE_ID not in caplog.text
 
 
-async def test_a_twin_that_comes_no_more_is_forgotten(tmp_path: Path) -> None:
+async def test_an_absent_twin_is_forgotten(tmp_path: Path) -> None:
     assert (await after(tmp_path, "1212", later_seconds=3500.0))["a"]
     assert not (await after(tmp_path, "1212", later_seconds=3600.0))["a"]
 
 
-async def test_two_programs_with_one_id_are_told_apart_over_the_wire(tmp_path: Path) -> None:
+async def test_two_programs_with_one_id_are_detected_over_the_wire(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench, served(bench) as peer:
         one, other = CoordinatorClient(peer, "a"), CoordinatorClient(peer, "a")
         try:

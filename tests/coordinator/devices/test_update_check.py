@@ -168,7 +168,7 @@ def of_int8(task: Assignment, weights: Weights) -> dict[str, NDArray[Any]]:
         ("conv1.bias", "nan", "not finite", "'conv1.bias' has values that are not finite"),
     ],
 )
-async def test_an_update_that_is_not_as_the_run_wants_it_is_refused_and_counted(
+async def test_an_unacceptable_update_is_refused_and_counted(
     tmp_path: Path, name: str, value: object, reason: str, complaint: str
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -196,7 +196,7 @@ async def test_an_update_that_is_not_as_the_run_wants_it_is_refused_and_counted(
         assert refused(bench, reason) == 1
 
 
-async def test_an_update_that_is_no_safetensors_file_is_refused_and_counted(tmp_path: Path) -> None:
+async def test_a_malformed_file_is_refused_and_counted(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
         task = await bench.check_in("a")
@@ -206,7 +206,7 @@ async def test_an_update_that_is_no_safetensors_file_is_refused_and_counted(tmp_
 
 
 @pytest.mark.parametrize(("compression", "value_bytes"), [("none", 4), ("fp16", 2), ("int8", 1)])
-async def test_an_update_may_be_as_large_as_its_compression_makes_it(
+async def test_the_size_limit_of_an_update_follows_its_compression(
     tmp_path: Path, compression: str, value_bytes: int
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -221,7 +221,7 @@ async def test_an_update_may_be_as_large_as_its_compression_makes_it(
         assert refused(bench, "too large") == 1
 
 
-async def test_a_hostile_device_that_sends_what_is_no_number_does_not_stop_the_round(
+async def test_a_hostile_update_of_nans_does_not_stop_the_round(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:

@@ -12,7 +12,7 @@ from hfmds.errors import InvalidInput, LimitExceeded
 from tests.coordinator.workbench import make_spec, workbench
 
 
-def test_a_few_updates_may_be_sent_and_each_again_and_again() -> None:
+def test_each_allowed_update_may_be_sent_repeatedly() -> None:
     quota = UploadQuota()
     for _ in range(3):
         for number in range(MAX_UPDATES):
@@ -29,7 +29,7 @@ def test_old_tasks_are_forgotten() -> None:
     assert len(quota._updates) == 10_000
 
 
-async def test_a_device_that_sends_ever_new_updates_is_stopped(tmp_path: Path) -> None:
+async def test_a_device_that_sends_too_many_updates_is_refused(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
         task = await bench.check_in("greedy")

@@ -43,7 +43,7 @@ async def test_a_wait_without_a_ring_ends_at_its_timeout() -> None:
     assert bell.rings == 0
 
 
-async def test_what_is_asked_at_bells_that_are_rung_batcher_is_answered_batcher() -> None:
+async def test_devices_woken_together_are_answered_together() -> None:
     bells, answered = [Bell() for _ in range(50)], list[int]()
 
     def answer(asked: Sequence[Bell]) -> Sequence[bool]:

@@ -61,7 +61,7 @@ def test_a_token_makes_a_device_with_a_certificate_of_its_key(office: Office) ->
     assert office.log() == ["token-created", "device-enrolled"]
 
 
-def test_a_lost_answer_is_asked_for_again_and_counted_once(office: Office) -> None:
+def test_a_repeated_enrolment_after_a_lost_answer_counts_once(office: Office) -> None:
     key, token = DeviceKey.create(), office.token(uses=2, prefix="cam-")
     first = office.enrol(key, token)
     again = office.enrol(key, token)
@@ -72,7 +72,7 @@ def test_a_lost_answer_is_asked_for_again_and_counted_once(office: Office) -> No
     assert kept.terms.used == 1  # type: ignore[union-attr]
 
 
-def test_a_token_that_was_used_up_lets_nobody_else_in(office: Office) -> None:
+def test_a_used_up_token_enrols_no_other_device(office: Office) -> None:
     once, twice = office.token(device_id="camera"), office.token(uses=2)
     office.enrol(DeviceKey.create(), once)
     with pytest.raises(NotAllowed, match="is spent"):
@@ -99,7 +99,7 @@ def test_wrong_revoked_and_old_tokens_are_refused(office: Office) -> None:
         office.enrol(key, token)
 
 
-def test_a_token_is_for_the_ids_it_says(office: Office) -> None:
+def test_a_token_enrols_only_the_ids_it_names(office: Office) -> None:
     key = DeviceKey.create()
     for token, wish in (
         (office.token(device_id="camera"), "phone"),
@@ -115,7 +115,7 @@ def test_a_token_is_for_the_ids_it_says(office: Office) -> None:
         office.enrol(key, token, "cam-8")
 
 
-def test_nobody_takes_a_devices_place_without_a_token_for_its_id(office: Office) -> None:
+def test_replacing_a_device_needs_a_token_for_its_id(office: Office) -> None:
     office.enrol(DeviceKey.create(), office.token(device_id="camera"))
     thief = DeviceKey.create()
     with pytest.raises(Conflict, match="with another key"):
@@ -128,7 +128,7 @@ def test_nobody_takes_a_devices_place_without_a_token_for_its_id(office: Office)
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_a_nonce_is_good_once_and_for_a_while_and_for_every_replica(
+def test_a_nonce_works_once_for_a_limited_time_at_every_replica(
     office: Office, tmp_path: Path, issuer: Authority
 ) -> None:
     key, replica = DeviceKey.create(), Office(tmp_path, issuer=issuer)
@@ -145,7 +145,7 @@ def test_a_nonce_is_good_once_and_for_a_while_and_for_every_replica(
         office.enrolment.enrol(token.text, old, "", request, key.proof(old, request))
 
 
-def test_a_made_up_nonce_is_refused(office: Office, tmp_path: Path) -> None:
+def test_an_invented_nonce_is_refused(office: Office, tmp_path: Path) -> None:
     key, token = DeviceKey.create(), office.token()
     request, good = key.request(), office.enrolment.begin()
     later = bytes([good[0]]) + bytes([good[1] ^ 1]) + good[2:]  # its end, moved
@@ -154,7 +154,7 @@ def test_a_made_up_nonce_is_refused(office: Office, tmp_path: Path) -> None:
             office.enrolment.enrol(token.text, nonce, "", request, key.proof(nonce, request))
 
 
-def test_strangers_do_not_hold_up_who_writes(office: Office, tmp_path: Path) -> None:
+def test_nonces_for_strangers_do_not_wait_for_a_writer(office: Office, tmp_path: Path) -> None:
     key, stranger = DeviceKey.create(), new_token(TokenKind.ENROL)
     other = open_database(database_of(tmp_path), busy_timeout_seconds=0.1)
     with transaction(other):  # as if a round were being written
@@ -163,7 +163,7 @@ def test_strangers_do_not_hold_up_who_writes(office: Office, tmp_path: Path) -> 
                 office.enrol(key, token, "camera")
 
 
-def test_a_refusal_spends_neither_token_nor_nonce(office: Office) -> None:
+def test_a_refused_enrolment_spends_neither_token_nor_nonce(office: Office) -> None:
     key, token = DeviceKey.create(), office.token(device_id="camera")
     nonce, request = office.enrolment.begin(), key.request()
     proof = key.proof(nonce, request)
@@ -180,7 +180,7 @@ def test_a_request_must_be_signed_with_the_nonce_by_its_own_key(office: Office) 
             office.enrolment.enrol(token.text, nonce, "", request, proof)
 
 
-def test_a_request_that_names_somebody_else_is_refused(office: Office) -> None:
+def test_a_request_that_names_another_identity_is_refused(office: Office) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     owner = x509.UniformResourceIdentifier("spiffe://hfmds/admin/owner/mallory")
     request = (
@@ -214,7 +214,7 @@ def test_a_certificate_is_renewed_for_the_same_or_another_key(office: Office) ->
         assert renewed.ends == int(START + 1.5 * DAY)
 
 
-def test_a_device_that_was_away_for_long_is_known_by_its_key(office: Office) -> None:
+def test_a_device_with_an_expired_certificate_renews_by_its_key(office: Office) -> None:
     key, second = DeviceKey.create(), DeviceKey.create()
     office.enrol(key, office.token(device_id="camera"))
     office.now += 30 * DAY
@@ -227,7 +227,7 @@ def test_a_device_that_was_away_for_long_is_known_by_its_key(office: Office) -> 
         office.enrol(key)
 
 
-def test_keys_that_a_device_has_given_up_are_forgotten(office: Office) -> None:
+def test_replaced_keys_of_a_device_are_forgotten(office: Office) -> None:
     keys, token = [DeviceKey.create() for _ in range(3)], office.token(device_id="camera")
     shown = office.enrol(keys[0], token)
     for key in keys[1:]:
@@ -246,7 +246,7 @@ def test_keys_that_a_device_has_given_up_are_forgotten(office: Office) -> None:
         office.enrol(keys[0], token)
 
 
-def test_a_key_that_a_device_still_shows_is_kept_however_many_answers_are_lost(
+def test_a_key_in_use_is_kept_however_many_answers_are_lost(
     office: Office,
 ) -> None:
     key = DeviceKey.create()
@@ -257,7 +257,7 @@ def test_a_key_that_a_device_still_shows_is_kept_however_many_answers_are_lost(
     assert office.enrol(key, device_id="camera").device_id == "camera"
 
 
-def test_a_device_whose_place_was_taken_gets_no_further_certificate(office: Office) -> None:
+def test_a_replaced_device_gets_no_further_certificate(office: Office) -> None:
     before, key = DeviceKey.create(), DeviceKey.create()
     old = office.enrol(before, office.token(device_id="camera"))
     office.now += 1
@@ -269,14 +269,14 @@ def test_a_device_whose_place_was_taken_gets_no_further_certificate(office: Offi
     office.renew(new, key)
 
 
-def test_a_certificate_of_elsewhere_is_renewed_for_who_never_enrolled(office: Office) -> None:
+def test_a_certificate_from_another_issuer_is_renewed_without_enrolment(office: Office) -> None:
     for key in (DeviceKey.create(), DeviceKey.create()):
         renewed = office.enrolment.renew("camera", BY_HAND, key.request())
         assert certificate(renewed).identity == BY_HAND.identity
         assert certificate(renewed).key_sha256 == key.sha256
 
 
-def test_a_device_that_was_away_for_too_long_needs_a_token(office: Office) -> None:
+def test_a_device_that_was_away_beyond_the_grace_time_needs_a_token(office: Office) -> None:
     key = DeviceKey.create()
     office.enrol(key, office.token(device_id="camera"))
     office.now += 91 * DAY
@@ -293,7 +293,7 @@ def test_no_certificate_outlives_its_issuer(tmp_path: Path) -> None:
         office.enrol(DeviceKey.create(), office.token())
 
 
-def test_without_an_issuer_nobody_enrols(tmp_path: Path) -> None:
+def test_enrolment_needs_an_issuer(tmp_path: Path) -> None:
     office = Office(tmp_path)
     with pytest.raises(WrongState, match="HFMDS_ISSUER_CERTIFICATE"):
         office.enrol(DeviceKey.create(), office.token())
@@ -331,7 +331,7 @@ def test_a_revoked_device_comes_back_only_by_a_later_token_for_its_id(office: Of
         office.members.exclusions().require_alive(certificate(old))
 
 
-def test_whoever_has_an_old_key_of_a_revoked_device_stays_out_when_it_is_back(
+def test_old_keys_stay_revoked_when_their_device_enrols_again(
     office: Office,
 ) -> None:
     stolen, group = DeviceKey.create(), office.token(uses=9)
@@ -355,7 +355,9 @@ def test_whoever_has_an_old_key_of_a_revoked_device_stays_out_when_it_is_back(
 
 @pytest.mark.usefixtures("both_databases")
 @pytest.mark.parametrize("which", range(4))
-def test_with_a_certificate_all_that_have_its_key_are_revoked(office: Office, which: int) -> None:
+def test_revoking_a_certificate_revokes_all_certificates_of_its_key(
+    office: Office, which: int
+) -> None:
     key, token = DeviceKey.create(), office.token()
     issued = [office.enrol(key, token, "camera")]
     for _ in range(3):
@@ -372,7 +374,7 @@ def test_with_a_certificate_all_that_have_its_key_are_revoked(office: Office, wh
             office.enrol(key, way, "camera")
 
 
-def test_a_device_whose_place_was_taken_is_revoked_with_all_its_certificates(
+def test_revoking_a_replaced_device_revokes_all_its_certificates(
     office: Office,
 ) -> None:
     old = DeviceKey.create()
@@ -387,7 +389,7 @@ def test_a_device_whose_place_was_taken_is_revoked_with_all_its_certificates(
     office.members.exclusions().require_alive(certificate(successor))
 
 
-def test_nobody_gets_more_certificates_than_the_books_have_room_for(
+def test_the_certificates_of_a_device_are_bounded(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_VALID", 3)
@@ -404,7 +406,7 @@ def test_nobody_gets_more_certificates_than_the_books_have_room_for(
     office.enrol(key, device_id="camera")
 
 
-def test_strangers_do_not_learn_who_was_revoked(office: Office) -> None:
+def test_refusals_do_not_tell_strangers_which_devices_are_revoked(office: Office) -> None:
     key, stranger = DeviceKey.create(), DeviceKey.create()
     office.enrol(key, office.token(device_id="camera"))
     office.members.revoke("camera", "stolen", OLGA)

@@ -32,13 +32,13 @@ def office(tmp_path: Path) -> Office:
     return Office(tmp_path, issuer=new_issuer())
 
 
-def test_nobody_is_shut_out_at_first(office: Office) -> None:
+def test_no_device_is_excluded_at_first(office: Office) -> None:
     assert office.members.exclusions() == Exclusions()
     assert office.members.list() == []
     assert office.fleet.changes() == 0
 
 
-def test_who_is_shut_out_is_told_with_all_that_servers_need(office: Office) -> None:
+def test_exclusions_carry_everything_that_servers_need(office: Office) -> None:
     office.members.revoke("camera", "stolen", OLGA)
     office.members.revoke_certificate("ab12", "left", OLGA)
     office.members.quarantine("phone", "sends noise", OLGA)
@@ -50,7 +50,7 @@ def test_who_is_shut_out_is_told_with_all_that_servers_need(office: Office) -> N
     assert office.log() == kinds
 
 
-def test_whether_a_device_was_known_is_told(office: Office) -> None:
+def test_excluding_a_device_returns_whether_it_was_known(office: Office) -> None:
     office.enrol(DeviceKey.create(), office.token(device_id="camera"))
     for shut_out in (office.members.quarantine, office.members.revoke):
         assert shut_out("camera", "", OLGA)
@@ -67,14 +67,14 @@ def test_a_quarantine_ends(office: Office) -> None:
     assert office.log() == ["device-quarantined", "device-released"]
 
 
-def test_a_later_reason_takes_the_place_of_the_one_before(office: Office) -> None:
+def test_a_later_reason_replaces_the_earlier_one(office: Office) -> None:
     for reason in ("first", "second", "second"):
         office.members.quarantine("phone", reason, OLGA)
     assert office.members.exclusions().quarantined == {"phone": "second"}
     assert office.log() == ["device-quarantined"] * 2
 
 
-def test_a_revoked_device_is_not_let_out_by_a_quarantine(office: Office) -> None:
+def test_ending_a_quarantine_does_not_admit_a_revoked_device(office: Office) -> None:
     office.members.quarantine("camera", "sends noise", OLGA)
     office.members.revoke("camera", "stolen", OLGA)
     office.members.quarantine("camera", "sends noise", OLGA)
@@ -82,7 +82,7 @@ def test_a_revoked_device_is_not_let_out_by_a_quarantine(office: Office) -> None
     assert office.members.exclusions() == Exclusions({"camera": int(START)})
 
 
-def test_the_books_have_every_device_with_its_newest_certificate(office: Office) -> None:
+def test_members_are_listed_with_their_newest_certificate(office: Office) -> None:
     token = office.token(device_id="camera")
     key = DeviceKey.create()
     first = office.enrol(key, token)
@@ -107,7 +107,7 @@ def test_the_books_have_every_device_with_its_newest_certificate(office: Office)
     ]
 
 
-def test_the_books_are_read_in_parts(office: Office) -> None:
+def test_members_are_listed_in_pages(office: Office) -> None:
     for device in ("camera", "door", "phone"):
         office.enrol(DeviceKey.create(), office.token(device_id=device))
     everything = office.members.list()
@@ -117,7 +117,9 @@ def test_the_books_are_read_in_parts(office: Office) -> None:
     assert office.members.list("phone", 5) == []
 
 
-def test_more_than_can_be_told_are_refused(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exclusions_beyond_the_message_limit_are_refused(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("_MOST_REVOKED", "_MOST_SERIALS", "_MOST_QUARANTINED"):
         monkeypatch.setattr(module, name, 1)
     office.members.revoke("a", "", OLGA)
@@ -190,7 +192,7 @@ def test_devices_that_could_come_back_by_it_are_not_forgotten(office: Office) ->
         assert office.members.forget(at_once, OLGA) == Forgotten(forgotten, 0)
 
 
-def test_a_device_is_not_forgotten_while_a_certificate_is_good_that_is_not_in_the_books(
+def test_a_device_with_an_unlisted_valid_certificate_is_not_forgotten(
     office: Office,
 ) -> None:
     office.enrol(DeviceKey.create(), office.token(device_id="camera"))
@@ -203,7 +205,7 @@ def test_a_device_is_not_forgotten_while_a_certificate_is_good_that_is_not_in_th
         assert office.members.forget(at_once, OLGA) == Forgotten(forgotten, 0)
 
 
-def test_certificates_that_have_run_out_are_forgotten(office: Office) -> None:
+def test_expired_certificates_are_forgotten(office: Office) -> None:
     issued = certificate(office.enrol(DeviceKey.create(), office.token(device_id="camera")))
     office.members.revoke_certificate(issued.serial, "", OLGA)
     office.members.revoke_certificate("ab", "of a person", OLGA)

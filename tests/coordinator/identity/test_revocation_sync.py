@@ -55,13 +55,13 @@ def post(tmp_path: Path) -> Post:
     return Post(tmp_path)
 
 
-async def test_a_store_is_not_bothered_where_nobody_was_ever_shut_out(post: Post) -> None:
+async def test_the_store_gets_no_list_before_the_first_exclusion(post: Post) -> None:
     post.revocations.refresh()
     await post.revocations.push_to_store()
     assert post.store.asked == []
 
 
-async def test_a_change_is_heeded_at_once_and_the_round_waits_no_longer(post: Post) -> None:
+async def test_a_revocation_applies_at_once_and_releases_the_round(post: Post) -> None:
     post.office.members.revoke("camera", "stolen", OLGA)
     await post.revocations.apply("camera")
     assert post.gate.exclusions == Exclusions({"camera": int(START)})
@@ -72,7 +72,7 @@ async def test_a_change_is_heeded_at_once_and_the_round_waits_no_longer(post: Po
     assert post.dismissed == ["camera"]
 
 
-def test_a_revoked_token_is_told_to_the_gate_of_its_port(post: Post) -> None:
+def test_a_revoked_token_reaches_the_gate_of_the_token_port(post: Post) -> None:
     token = post.office.admin()
     post.office.tokens.revoke(token.token_id, OLGA)
     post.revocations.refresh()
@@ -80,7 +80,7 @@ def test_a_revoked_token_is_told_to_the_gate_of_its_port(post: Post) -> None:
     assert post.gate.exclusions == Exclusions()
 
 
-async def test_the_store_gets_the_list_once_and_then_only_its_name(post: Post) -> None:
+async def test_the_store_gets_the_list_once_and_then_only_its_digest(post: Post) -> None:
     post.office.members.quarantine("phone", "noisy", OLGA)
     post.revocations.refresh()
     for _ in range(3):
@@ -89,7 +89,7 @@ async def test_the_store_gets_the_list_once_and_then_only_its_name(post: Post) -
     assert post.store.held == Exclusions(quarantined={"phone": "noisy"})
 
 
-async def test_an_empty_list_is_told_too(post: Post) -> None:
+async def test_an_empty_list_is_sent_too(post: Post) -> None:
     post.office.members.quarantine("phone", "noisy", OLGA)
     post.office.members.release("phone", OLGA)
     post.revocations.refresh()
@@ -107,7 +107,7 @@ async def test_a_store_that_lost_its_list_gets_it_again(post: Post) -> None:
     assert post.store.held == post.office.members.exclusions()
 
 
-async def test_another_coordinators_change_is_noticed_and_told(
+async def test_a_change_by_another_coordinator_is_sent(
     post: Post, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = Office(tmp_path)

@@ -26,12 +26,12 @@ def office(tmp_path: Path) -> Office:
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_an_admin_token_is_its_persons(office: Office, role: Role) -> None:
+def test_an_admin_token_identifies_its_person(office: Office, role: Role) -> None:
     token = office.admin(role, "vera")
     assert office.tokens.admin(token.text) == Identity(Kind[role.name], "vera")
 
 
-def test_wrong_old_and_revoked_admin_tokens_are_nobodys(office: Office) -> None:
+def test_wrong_old_and_revoked_admin_tokens_identify_no_one(office: Office) -> None:
     short, revoked, good = office.admin(seconds=60), office.admin(), office.admin()
     office.tokens.revoke(revoked.token_id, OLGA)
     office.tokens.revoke(revoked.token_id, OLGA)
@@ -57,7 +57,7 @@ def test_the_same_token_again_is_answered_as_before(office: Office) -> None:
     assert office.log() == ["token-created"]
 
 
-def test_a_token_that_was_revoked_is_not_made_again(office: Office) -> None:
+def test_a_revoked_token_is_not_made_again(office: Office) -> None:
     token, terms = new_token(TokenKind.ENROL), EnrolmentTerms()
     office.tokens.create(new(token, terms), OLGA)
     office.tokens.revoke(token.token_id, OLGA)
@@ -65,7 +65,7 @@ def test_a_token_that_was_revoked_is_not_made_again(office: Office) -> None:
         office.tokens.create(new(token, terms), OLGA)
 
 
-def test_those_that_are_good_are_listed_without_their_secrets(office: Office) -> None:
+def test_valid_tokens_are_listed_without_their_secrets(office: Office) -> None:
     token, old = office.admin(Role.OWNER, "olga"), office.token(seconds=1)
     office.tokens.revoke(office.token().token_id, OLGA)
     office.now += 1
@@ -102,7 +102,7 @@ def test_no_secret_is_in_the_database(office: Office, tmp_path: Path) -> None:
         ({"lifetime_seconds": 366 * DAY}, "a year"),
     ],
 )
-def test_what_is_no_token_is_refused(changes: dict[str, object], what: str) -> None:
+def test_malformed_tokens_are_refused(changes: dict[str, object], what: str) -> None:
     given: dict[str, object] = {
         "token_id": "0" * 12,
         "secret_sha256": b"x" * 32,
@@ -114,7 +114,7 @@ def test_what_is_no_token_is_refused(changes: dict[str, object], what: str) -> N
         NewToken(**{**given, **changes})  # type: ignore[arg-type]
 
 
-def test_terms_that_make_no_sense_are_refused() -> None:
+def test_contradictory_terms_are_refused() -> None:
     for uses, device_id, prefix in ((0, "", ""), (2, "camera", ""), (1, "camera", "cam-")):
         with pytest.raises(InvalidInput):
             EnrolmentTerms(uses, device_id, prefix)

@@ -16,7 +16,7 @@ from tests.support.databases import database_of
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_devices_are_counted_by_standing_and_by_what_is_left_of_their_certificates(
+def test_devices_are_counted_by_standing_and_certificate_lifetime(
     tmp_path: Path,
 ) -> None:
     office = Office(tmp_path, issuer=new_issuer())

@@ -89,7 +89,7 @@ def test_dropped_tasks_count_by_reason() -> None:
     assert read("tasks_total", kind="train", outcome="dropped") == 2
 
 
-def test_of_many_tasks_few_are_remembered() -> None:
+def test_the_tasks_remembered_for_metrics_are_bounded() -> None:
     read = Read(CollectorRegistry())
     funnel = FunnelMetrics(read.registry, remembered_tasks=10)
     for number in range(1000):
@@ -123,7 +123,7 @@ async def test_a_round_is_counted_from_its_opening_to_its_end(tmp_path: Path) ->
         assert read("run_running", run="run") is None
 
 
-async def test_who_is_lost_is_counted_by_reason(tmp_path: Path) -> None:
+async def test_lost_devices_are_counted_by_reason(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         read = Read(bench.registry)
         waiting = await bench.arrive("a", "b", "c")
@@ -191,7 +191,7 @@ def test_the_best_accuracy_stays() -> None:
     assert read("device_loss", run="run") == examples.ROUND.device_evaluation.loss
 
 
-def test_the_limits_of_a_run_are_shown_beside_what_its_pool_gives_away() -> None:
+def test_the_limits_of_a_run_are_shown_with_the_leakage_of_its_pool() -> None:
     read = Read(CollectorRegistry())
     metrics = Metrics(read.registry)
     metrics.show_limits("run", PoolPolicy(psnr_paired_max_db=20.0, halt_psnr_nearest_p99_db=15.0))
@@ -206,7 +206,7 @@ def test_the_limits_of_a_run_are_shown_beside_what_its_pool_gives_away() -> None
     assert read("pool_psnr_limit_db", run="run", real="paired", statistic="max") is None
 
 
-async def test_a_coordinator_that_leads_no_more_does_not_show_the_runs_of_another(
+async def test_a_former_leader_shows_no_runs(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -242,7 +242,7 @@ def test_reports_are_summed_over_the_fleet() -> None:
 
 
 @pytest.mark.parametrize("absurd", [1e308, -1e308])
-def test_absurd_numbers_are_held_to_their_range(absurd: float) -> None:
+def test_absurd_numbers_are_clipped_to_their_range(absurd: float) -> None:
     read = Read(CollectorRegistry())
     fleet = FleetMetrics(read.registry)
     leakage = replace(examples.LEAKAGE, paired_max=absurd, nearest_max=absurd)
@@ -267,7 +267,7 @@ async def stream(data: bytes) -> AsyncIterator[bytes]:
     yield data
 
 
-async def test_a_result_that_is_handed_in_twice_counts_once(tmp_path: Path) -> None:
+async def test_a_result_submitted_twice_counts_once(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=2))
         task = await bench.check_in("a")
@@ -287,7 +287,7 @@ async def test_a_result_that_is_handed_in_twice_counts_once(tmp_path: Path) -> N
 # --- scrapes --------------------------------------------------------------------------------------
 
 
-def test_a_scrape_does_without_the_counts_of_a_database_that_is_away(
+def test_a_scrape_omits_counts_while_the_database_is_away(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     read = Read(CollectorRegistry())
@@ -345,7 +345,7 @@ async def test_the_counts_are_refreshed_in_the_background() -> None:
         await eventually(lambda: read("devices", state="away") == 2)
 
 
-async def test_a_scrape_looks_at_no_table_that_grows_with_what_has_been(tmp_path: Path) -> None:
+async def test_a_scrape_reads_no_table_that_grows_with_history(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         app, asked = bench.app, []
         live = LiveCounts(app.counts, bench.registry)
@@ -395,7 +395,7 @@ async def test_hostile_names_make_no_series(tmp_path: Path) -> None:
         assert after.count(b"\n") == before.count(b"\n")
 
 
-def test_of_runs_that_ended_the_last_few_are_shown() -> None:
+def test_only_the_latest_ended_runs_are_shown() -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     for number in range(100):

@@ -18,7 +18,7 @@ async def drain(bench: Workbench, on: bool, by: str = "olga") -> Drain:
     return await asyncio.to_thread(bench.oversight.set_drain, on, by)
 
 
-async def test_a_drained_coordinator_hands_out_nothing_but_takes_what_is_out(
+async def test_a_drained_coordinator_assigns_no_task_and_accepts_open_results(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -93,7 +93,7 @@ async def test_a_drain_survives_a_restart_and_is_in_the_logs_of_runs_once(tmp_pa
         assert not ended & {"drain-on", "drain-off"}
 
 
-async def test_the_metrics_say_so(tmp_path: Path) -> None:
+async def test_the_metrics_show_the_drain(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         metrics = bench.registry
         live = LiveCounts(bench.app.counts, metrics)

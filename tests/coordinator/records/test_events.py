@@ -48,7 +48,7 @@ def kinds(folder: Path) -> list[str]:
 # --- what is in it --------------------------------------------------------------------------------
 
 
-async def test_a_run_is_told_from_beginning_to_end(tmp_path: Path) -> None:
+async def test_the_log_records_a_run_from_beginning_to_end(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(refresh_every=1))
         await bench.play("a", 2, echo)
@@ -86,7 +86,7 @@ async def test_a_run_is_told_from_beginning_to_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_doing_a_step_again_tells_nothing_new_and_a_refused_one_nothing(tmp_path: Path) -> None:
+def test_repeated_and_refused_steps_are_not_logged(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.phases.open(records.plan(), ["a"], 2.0)
     task = records.tasks.lease("a", "", 3.0)
@@ -111,7 +111,7 @@ def test_doing_a_step_again_tells_nothing_new_and_a_refused_one_nothing(tmp_path
     assert flaw(log, run_uid) == ""
 
 
-def test_who_is_lost_is_told_with_the_cause(tmp_path: Path) -> None:
+def test_a_lost_device_is_logged_with_the_cause(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.phases.open(records.plan(), ["a", "b", "c"], 2.0)
     tasks = {device: records.tasks.lease(device, "", 3.0) for device in "ab"}
@@ -134,7 +134,7 @@ def test_who_is_lost_is_told_with_the_cause(tmp_path: Path) -> None:
     ]
 
 
-async def test_a_refused_update_is_told(tmp_path: Path) -> None:
+async def test_a_refused_update_is_logged(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
         assignment = await bench.check_in("a")
@@ -147,7 +147,7 @@ async def test_a_refused_update_is_told(tmp_path: Path) -> None:
     assert kinds(tmp_path)[-3:] == ["task-refused", "run-cancelled", "task-late"]
 
 
-async def test_a_restart_goes_on_with_the_chain(tmp_path: Path) -> None:
+async def test_a_restart_continues_the_chain(tmp_path: Path) -> None:
     async def scenario(act: Callable[[Workbench], object]) -> None:
         async with workbench(tmp_path) as bench:
             await bench.create(make_spec(devices=5))
@@ -165,7 +165,7 @@ async def test_a_restart_goes_on_with_the_chain(tmp_path: Path) -> None:
     ]
 
 
-def test_a_log_that_never_was(tmp_path: Path) -> None:
+def test_an_unknown_log_is_not_found(tmp_path: Path) -> None:
     with opened_database(database_of(tmp_path)) as engine:
         Base.metadata.create_all(engine)
         with pytest.raises(NotFound, match="no log of a run 'none'"):
@@ -305,7 +305,7 @@ def test_swapped_entries_show(log_of_six: Path) -> None:
     assert said.startswith("event 4 (")
 
 
-def test_an_entry_whose_hash_was_made_anew_shows_at_the_next(log_of_six: Path) -> None:
+def test_an_entry_with_a_recomputed_hash_shows_at_the_next_entry(log_of_six: Path) -> None:
     run_uid, log = log_in(log_of_six)
     old = log[3]
     forged = make_event(
@@ -320,7 +320,7 @@ def test_an_entry_whose_hash_was_made_anew_shows_at_the_next(log_of_six: Path) -
     assert said.endswith("does not continue what is before it")
 
 
-def test_a_log_that_was_cut_off_shows_to_who_noted_its_head(log_of_six: Path) -> None:
+def test_a_truncated_log_does_not_match_a_noted_head(log_of_six: Path) -> None:
     head = log_in(log_of_six)[1][-1].hash
     assert broken(log_of_six, head=head) == ""
     cut = "DELETE FROM events WHERE sequence > 4"

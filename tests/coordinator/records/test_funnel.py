@@ -22,7 +22,7 @@ from tests.support.databases import database_of
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_every_task_counts_in_each_stage_it_came_through(tmp_path: Path) -> None:
+def test_every_task_counts_in_each_stage_it_passed(tmp_path: Path) -> None:
     records = Records(tmp_path)
     engine = open_database(database_of(tmp_path))
     notes, funnel = StageNotes(engine), FunnelRecords(engine)
@@ -63,7 +63,7 @@ def test_every_task_counts_in_each_stage_it_came_through(tmp_path: Path) -> None
     engine.dispose()
 
 
-def test_of_a_task_whose_result_counts_no_stage_is_written(tmp_path: Path) -> None:
+def test_no_stage_is_written_for_a_task_whose_result_counts(tmp_path: Path) -> None:
     records = Records(tmp_path)
     engine = open_database(database_of(tmp_path))
     notes, written = StageNotes(engine), []
@@ -86,7 +86,7 @@ def test_of_a_task_whose_result_counts_no_stage_is_written(tmp_path: Path) -> No
     engine.dispose()
 
 
-def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
+def test_a_funnel_of_an_unknown_run_or_round_is_not_found(tmp_path: Path) -> None:
     Records(tmp_path)
     engine = open_database(database_of(tmp_path))
     funnel = FunnelRecords(engine)
@@ -100,7 +100,7 @@ def test_what_is_asked_for_must_be_there(tmp_path: Path) -> None:
     engine.dispose()
 
 
-async def test_the_coordinator_sees_downloads_and_uploads_by_itself(tmp_path: Path) -> None:
+async def test_the_coordinator_records_downloads_and_uploads(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
         assignment = await bench.check_in("a")
@@ -126,7 +126,7 @@ async def test_the_coordinator_sees_downloads_and_uploads_by_itself(tmp_path: Pa
         assert (funnel.here, funnel.eligible, funnel.accepted) == (1, 1, 1)
 
 
-def test_telling_a_stage_soon_after_the_last_renewal_costs_no_commit(tmp_path: Path) -> None:
+def test_reporting_a_stage_soon_after_a_renewal_costs_no_commit(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.phases.open(records.plan(), ["a"], 2.0)
     task = records.tasks.lease("a", "", 100.0)

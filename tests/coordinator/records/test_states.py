@@ -42,7 +42,7 @@ MACHINES: list[Mapping[enum.Enum, frozenset[enum.Enum]]] = [
 ]
 
 
-def test_the_pictures_have_the_edges_of_the_code_and_no_others() -> None:
+def test_the_state_diagrams_show_exactly_the_transitions_of_the_code() -> None:
     blocks = re.findall(r"```mermaid\n(.*?)```", PICTURES.read_text(), re.DOTALL)
     drawn = [set(re.findall(r"^ *([A-Z]+) --> ([A-Z]+)", block, re.MULTILINE)) for block in blocks]
     assert drawn == [
@@ -120,7 +120,7 @@ def completed(number: int = 1) -> Round:
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_a_round_goes_through_its_states_with_what_they_stand_for(tmp_path: Path) -> None:
+def test_a_round_passes_its_states_in_order(tmp_path: Path) -> None:
     records = Records(tmp_path)
     seen = [records.state()]
     records.phases.open(records.plan("synthesise"), ["a"], 2.0)
@@ -184,7 +184,7 @@ def test_doing_a_step_again_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_a_step_out_of_order_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_step_out_of_order_is_refused_without_effect(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.phases.open(records.plan(), ["a"], 2.0)
     with pytest.raises(WrongState, match="cannot become synthesising"):
@@ -199,7 +199,7 @@ def test_a_step_out_of_order_is_refused_and_leaves_nothing_behind(tmp_path: Path
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_a_task_that_was_not_taken_cannot_be_handed_in(tmp_path: Path) -> None:
+def test_a_result_for_an_unassigned_task_is_refused(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.phases.open(records.plan(), ["a"], 2.0)
     task = records.tasks.lease("a", "", 3.0)
@@ -217,7 +217,7 @@ def test_a_task_that_was_not_taken_cannot_be_handed_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_of_devices_that_ask_together_each_gets_its_own_task(tmp_path: Path) -> None:
+def test_devices_that_ask_together_get_different_tasks(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.phases.open(records.plan(), ["a", "b", "c"], 2.0)
     held = records.tasks.lease("b", "", 3.0)
@@ -256,7 +256,7 @@ def test_the_result_that_reaches_the_goal_closes_the_phase_with_it(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_results_that_are_counted_together_do_not_suffer_from_each_other(tmp_path: Path) -> None:
+def test_a_refused_result_does_not_affect_others_in_its_batch(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.phases.open(records.plan(goal=2), ["a", "b", "c"], 2.0)
     tasks = {device: records.tasks.lease(device, "", 3.0) for device in "abc"}
@@ -284,7 +284,7 @@ def test_results_that_are_counted_together_do_not_suffer_from_each_other(tmp_pat
 
 
 @pytest.mark.usefixtures("both_databases")
-def test_a_result_of_a_task_that_is_assigned_anew_does_not_keep_others_from_counting(
+def test_a_result_of_a_reassigned_task_does_not_stop_others_in_its_batch(
     tmp_path: Path,
 ) -> None:
     records = Records(tmp_path)

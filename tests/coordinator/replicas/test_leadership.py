@@ -31,7 +31,7 @@ def let_it_run_out(engine: Engine) -> None:
         session.execute(update(LeadershipRow).values(expires_at=1.0))
 
 
-def test_the_lease_is_one_coordinators_until_it_runs_out(engine: Engine) -> None:
+def test_one_coordinator_holds_the_lease_until_it_expires(engine: Engine) -> None:
     one, other = lease(engine, "one"), lease(engine, "other")
     assert one.take() == Attempt(1, 3600.0, 5.0)
     refused = other.take()
@@ -41,7 +41,7 @@ def test_the_lease_is_one_coordinators_until_it_runs_out(engine: Engine) -> None
     assert other.take().epoch == 2
 
 
-def test_a_lease_is_renewed_as_long_as_nobody_else_has_taken_it(engine: Engine) -> None:
+def test_a_lease_can_be_renewed_until_another_coordinator_takes_it(engine: Engine) -> None:
     one, other = lease(engine, "one"), lease(engine, "other")
     one.take()
     let_it_run_out(engine)
@@ -52,7 +52,7 @@ def test_a_lease_is_renewed_as_long_as_nobody_else_has_taken_it(engine: Engine) 
     assert not one.renew(1)
 
 
-def test_a_new_term_begins_at_once_where_the_last_one_was_ones_own(engine: Engine) -> None:
+def test_a_coordinator_can_follow_itself_immediately(engine: Engine) -> None:
     one = lease(engine, "one")
     assert [one.take().epoch, one.take().epoch] == [1, 2]
     assert not one.renew(1)
@@ -67,7 +67,7 @@ def test_a_released_lease_is_free_at_once(engine: Engine) -> None:
     assert one.take().epoch == 0
 
 
-def test_a_term_that_is_over_neither_writes_nor_reads(engine: Engine) -> None:
+def test_an_ended_term_allows_neither_writes_nor_reads(engine: Engine) -> None:
     RunRecords(engine).create("run", make_spec(), now=1.0)
     first = Term(engine, lease(engine, "one").take().epoch)
     RoundRecords(first.engine).begin("run", 1, now=1.0)

@@ -91,7 +91,7 @@ def pair(engine: Engine) -> tuple[Replica, Replica]:
     return Replica(engine, "one"), Replica(engine, "other")
 
 
-def test_a_device_at_one_replica_is_there_for_all(pair: tuple[Replica, Replica]) -> None:
+def test_a_device_at_one_replica_is_present_for_all(pair: tuple[Replica, Replica]) -> None:
     one, other = pair
     rich = replace(PROFILE, free_memory_bytes=7)
     with other.registry.visit("b", rich, ""):
@@ -105,7 +105,7 @@ def test_a_device_at_one_replica_is_there_for_all(pair: tuple[Replica, Replica])
     assert one.here() == other.here() == ["a", "b"]
 
 
-def test_what_a_replica_told_before_it_was_gone_fades(pair: tuple[Replica, Replica]) -> None:
+def test_presence_reported_by_a_lost_replica_expires(pair: tuple[Replica, Replica]) -> None:
     one, other = pair
     other.meet("b")
     exchange(one, other)
@@ -115,7 +115,7 @@ def test_what_a_replica_told_before_it_was_gone_fades(pair: tuple[Replica, Repli
     assert one.here() == []
 
 
-def test_a_device_that_was_cut_off_may_be_waiting_elsewhere(
+def test_a_disconnected_device_may_be_waiting_at_another_replica(
     pair: tuple[Replica, Replica],
 ) -> None:
     one, other = pair

@@ -16,7 +16,7 @@ from hfmds.storage.database import opened_database
 from tests.support.databases import database_of
 
 
-def test_the_first_leaves_a_mark_and_others_must_find_it(tmp_path: Path) -> None:
+def test_the_first_coordinator_leaves_a_mark_that_others_must_find(tmp_path: Path) -> None:
     shared, other = FolderBlobs(tmp_path / "shared"), FolderBlobs(tmp_path / "other")
     with opened_database(database_of(tmp_path)) as engine:
         Base.metadata.create_all(engine)
@@ -41,7 +41,7 @@ class SlowBlobs(FolderBlobs):
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_of_two_that_are_the_first_one_counts(tmp_path: Path, is_shared: bool) -> None:
+def test_two_first_coordinators_agree_on_one_mark(tmp_path: Path, is_shared: bool) -> None:
     quick = FolderBlobs(tmp_path / ("slow" if is_shared else "quick"))
     with opened_database(database_of(tmp_path)) as engine:
         Base.metadata.create_all(engine)

@@ -82,7 +82,7 @@ def assert_near(actual: Weights, expected: Weights) -> None:
         np.testing.assert_allclose(actual[name], values, rtol=0, atol=1e-5)
 
 
-async def test_results_count_in_the_round_that_is_open_by_the_age_of_their_model(
+async def test_results_count_in_the_open_round_weighted_by_the_age_of_their_model(
     tmp_path: Path,
 ) -> None:
     """a and b fill round 1, a and b round 2; c, which began in round 1, comes in round 3."""
@@ -162,7 +162,7 @@ async def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path) -> None:
     assert await scenario(tmp_path / "restarted", restarts=True) == undisturbed
 
 
-async def test_what_comes_while_no_round_is_open_counts_in_the_next(tmp_path: Path) -> None:
+async def test_results_between_rounds_count_in_the_next_round(tmp_path: Path) -> None:
     folder = tmp_path / "bench"
     async with workbench(folder) as bench:
         waiting = await bench.arrive("a", "b", "c")
@@ -183,7 +183,7 @@ async def test_what_comes_while_no_round_is_open_counts_in_the_next(tmp_path: Pa
         assert_near(await weights_after(bench, tmp_path, 2), models[2])
 
 
-async def test_of_each_device_one_result_counts_in_a_round_and_a_second_in_the_next(
+async def test_a_second_result_of_a_device_counts_in_the_next_round(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -206,7 +206,7 @@ async def test_of_each_device_one_result_counts_in_a_round_and_a_second_in_the_n
         assert [item.device_ids for item in rounds] == [("b", "c"), ("a", "b"), ("a", "c")]
 
 
-async def test_a_task_whose_model_is_too_old_is_over(tmp_path: Path) -> None:
+async def test_a_task_with_a_too_old_model_ends(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         waiting = await bench.arrive("a", "b", "slow")
         await bench.create(spec(rounds=4, max_staleness=1))
@@ -224,7 +224,7 @@ async def test_a_task_whose_model_is_too_old_is_over(tmp_path: Path) -> None:
         assert (await bench.check_in("slow")).round_number == 3
 
 
-async def test_no_more_devices_work_at_once_than_may(tmp_path: Path) -> None:
+async def test_the_devices_that_work_at_once_are_bounded(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         names = ["a", "b", "c", "d"]
         await bench.arrive_and_leave(*names)
@@ -269,7 +269,7 @@ async def test_a_buffer_that_does_not_fill_is_flushed_at_the_deadline(tmp_path: 
         assert told.value.reason == "completed"
 
 
-async def test_updates_are_kept_until_they_count_and_models_for_ever(tmp_path: Path) -> None:
+async def test_updates_are_kept_until_they_count_and_models_forever(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         waiting = await bench.arrive("a", "b", "c")
         await bench.create(spec(rounds=2))
@@ -321,7 +321,7 @@ async def test_a_task_of_an_ended_round_is_still_leased_to_its_device(tmp_path: 
         ({"devices": 3}, "buffer_size is 2, below policy.minimum_devices 3"),
     ],
 )
-def test_what_asynchronous_rounds_cannot_do_is_refused(
+def test_recipes_that_asynchronous_rounds_cannot_run_are_refused(
     change: dict[str, object], complaint: str
 ) -> None:
     with pytest.raises(InvalidInput, match=complaint):
@@ -331,7 +331,7 @@ def test_what_asynchronous_rounds_cannot_do_is_refused(
         RunSpec(make_spec().recipe, narrow)
 
 
-async def test_two_devices_with_the_very_same_update_both_count(tmp_path: Path) -> None:
+async def test_identical_updates_of_two_devices_both_count(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         waiting = await bench.arrive("a", "b", "c")
         await bench.create(spec(rounds=2))
@@ -350,7 +350,7 @@ async def test_two_devices_with_the_very_same_update_both_count(tmp_path: Path) 
         ]
 
 
-async def test_bytes_that_go_just_before_a_result_is_accepted_are_asked_for_again(
+async def test_bytes_deleted_just_before_acceptance_are_requested_again(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -364,7 +364,7 @@ async def test_bytes_that_go_just_before_a_result_is_accepted_are_asked_for_agai
         assert tasks.get("a", a.task_id).state is TaskState.LEASED
 
 
-async def test_while_updates_are_dropped_none_is_accepted(tmp_path: Path) -> None:
+async def test_no_update_is_accepted_while_updates_are_dropped(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         waiting = await bench.arrive("a", "b")
         await bench.create(spec(rounds=2, devices=1, buffer_size=2))

@@ -103,7 +103,7 @@ async def test_the_id_of_a_deleted_run_names_the_next_one_and_both_logs_can_be_r
         assert old[-1].kind == "run-deleted"
 
 
-async def test_what_is_remembered_of_a_deleted_run_is_not_said_of_the_next_one(
+async def test_caches_of_a_deleted_run_do_not_affect_the_next_with_its_id(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -120,7 +120,7 @@ async def test_what_is_remembered_of_a_deleted_run_is_not_said_of_the_next_one(
 
 
 @pytest.mark.parametrize("content_was_removed", [False, True])
-async def test_a_deletion_that_was_cut_off_is_done_at_the_next_start(
+async def test_an_interrupted_deletion_completes_at_the_next_start(
     tmp_path: Path, content_was_removed: bool
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -138,7 +138,7 @@ async def test_a_deletion_that_was_cut_off_is_done_at_the_next_start(
 
 
 @pytest.mark.parametrize("times", [0, 1, 4])
-async def test_who_does_not_lead_any_more_removes_nothing(tmp_path: Path, times: int) -> None:
+async def test_a_former_leader_deletes_nothing(tmp_path: Path, times: int) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(refresh_every=1))
         await bench.play("a", 2, echo)
@@ -166,7 +166,7 @@ async def test_who_does_not_lead_any_more_removes_nothing(tmp_path: Path, times:
         assert bench.runs.get("run").state is RunState.DELETING
 
 
-async def test_a_run_that_got_the_id_of_a_deleted_one_keeps_its_content(tmp_path: Path) -> None:
+async def test_a_new_run_with_the_id_of_a_deleted_one_keeps_its_content(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await complete(bench)
         old = bench.records.runs.get("run").run_uid
@@ -178,7 +178,7 @@ async def test_a_run_that_got_the_id_of_a_deleted_one_keeps_its_content(tmp_path
         bench.records.runs.require_deleting(bench.records.runs.get("run").run_uid)
 
 
-async def test_a_run_that_is_to_start_from_a_model_never_gets_fresh_weights(tmp_path: Path) -> None:
+async def test_a_run_that_starts_from_a_model_never_gets_fresh_weights(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await complete(bench)
         spec = replace(make_spec(), start_from=ModelVersion("run", 1))
@@ -188,7 +188,7 @@ async def test_a_run_that_is_to_start_from_a_model_never_gets_fresh_weights(tmp_
         await bench.create(spec, "next")
 
 
-async def test_a_run_is_deleted_when_the_store_has_given_up_its_snapshots(tmp_path: Path) -> None:
+async def test_a_run_is_deleted_after_the_store_released_its_snapshots(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(refresh_every=1))
         await bench.play("a", 2, echo)

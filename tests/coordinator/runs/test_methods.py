@@ -137,7 +137,7 @@ async def test_an_update_has_exactly_what_its_round_trains(
         assert await bench.do("a", assignment, nudge(1.0)) is False  # a good one is still taken
 
 
-async def test_class_counts_that_cannot_be_are_refused_when_they_are_handed_in(
+async def test_impossible_class_counts_are_refused_at_submission(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -147,7 +147,7 @@ async def test_class_counts_that_cannot_be_are_refused_when_they_are_handed_in(
             await bench.do("a", assignment, echo)  # all of them 0
 
 
-async def test_an_update_may_be_as_large_as_what_its_round_trains_and_not_as_all_weights(
+async def test_an_update_is_limited_to_the_size_of_the_trained_weights(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:

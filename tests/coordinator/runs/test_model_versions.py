@@ -49,7 +49,7 @@ def content(bench: Workbench, run_id: str = "run") -> set[str]:
 # --- evaluation by devices ----------------------------------------------------------------------
 
 
-async def test_devices_evaluate_the_new_model_and_their_numbers_count_by_samples(
+async def test_device_evaluations_are_averaged_by_samples(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -73,7 +73,7 @@ async def test_devices_evaluate_the_new_model_and_their_numbers_count_by_samples
         assert value("hfmds_coordinator_device_accuracy_ratio", {"run": "run"}) == 0.625
 
 
-async def test_an_evaluation_counts_once_and_another_one_is_refused(tmp_path: Path) -> None:
+async def test_an_evaluation_counts_once_and_a_second_is_refused(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         waiting = await bench.arrive("a", "b")
         await bench.create(make_spec(devices=2, evaluation=BY_TWO))
@@ -88,7 +88,7 @@ async def test_an_evaluation_counts_once_and_another_one_is_refused(tmp_path: Pa
             await bench.submit_chunks("a", task, task.weights, [])
 
 
-async def test_a_round_does_without_devices_that_cannot_evaluate_and_they_go_on_training(
+async def test_devices_that_cannot_evaluate_still_train(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -105,7 +105,7 @@ async def test_a_round_does_without_devices_that_cannot_evaluate_and_they_go_on_
         assert run.best_round == 0
 
 
-async def test_only_some_rounds_are_evaluated_and_always_the_last(tmp_path: Path) -> None:
+async def test_every_nth_round_and_the_last_are_evaluated(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         every = EvaluationByDevices(devices=1, every_rounds=2)
         await bench.create(make_spec(rounds=5, evaluation=every))
@@ -118,7 +118,7 @@ async def test_only_some_rounds_are_evaluated_and_always_the_last(tmp_path: Path
         assert measured == [2, 4, 5]
 
 
-async def test_an_evaluation_goes_on_after_a_restart(tmp_path: Path) -> None:
+async def test_an_evaluation_continues_after_a_restart(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         waiting = await bench.arrive("a", "b")
         await bench.create(make_spec(devices=2, evaluation=BY_TWO))
@@ -164,7 +164,7 @@ async def test_the_best_accuracy_is_shown_also_after_a_restart(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("both_databases")
-async def test_a_run_that_learns_no_more_is_completed_early_with_the_reason(tmp_path: Path) -> None:
+async def test_a_run_without_improvement_stops_early_with_the_reason(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         stop = EarlyStop(patience_rounds=2, min_improvement=0.125)
         by_one = EvaluationByDevices(devices=1)
@@ -182,7 +182,7 @@ async def test_a_run_that_learns_no_more_is_completed_early_with_the_reason(tmp_
         assert len(bench.runs.rounds("run")) == 4
 
 
-async def test_stopping_early_needs_something_to_measure_by(tmp_path: Path) -> None:
+async def test_stopping_early_needs_evaluations(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         with pytest.raises(InvalidInput, match=r"set evaluation\.devices, or HFMDS_HELD_OUT"):
             await bench.create(make_spec(early_stop=EarlyStop(1)))
@@ -192,7 +192,7 @@ async def test_stopping_early_needs_something_to_measure_by(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("both_databases")
-async def test_the_last_the_best_and_every_so_many_models_are_kept_and_the_others_go(
+async def test_the_last_the_best_and_every_nth_model_are_kept(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -210,7 +210,7 @@ async def test_the_last_the_best_and_every_so_many_models_are_kept_and_the_other
             await model_after(bench, 3)
 
 
-async def test_a_model_that_was_made_again_is_not_dropped_with_the_first(tmp_path: Path) -> None:
+async def test_a_model_equal_to_a_dropped_one_is_kept(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=3, retention=Retention(keep_last=1)))
         await bench.play("a", 3, echo)  # all rounds have the same bytes
@@ -221,7 +221,7 @@ async def test_a_model_that_was_made_again_is_not_dropped_with_the_first(tmp_pat
 
 
 @pytest.mark.usefixtures("both_databases")
-async def test_what_a_slow_device_began_at_stays_until_its_result_has_counted(
+async def test_the_model_of_an_open_task_is_kept_until_its_result_counts(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -290,7 +290,7 @@ async def test_a_run_starts_from_another_runs_model_and_does_not_need_it_later(
         assert run.spec.start_from == ModelVersion("run", 1)
 
 
-async def test_a_model_of_another_form_or_that_is_not_there_is_no_start(tmp_path: Path) -> None:
+async def test_a_run_cannot_start_from_a_missing_model_or_another_form(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=3, retention=Retention(keep_last=1)))
         await bench.play("a", 2, nudge(1.0))

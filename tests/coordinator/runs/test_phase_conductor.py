@@ -49,11 +49,13 @@ async def asked(bench: Workbench, least: int, key: PhaseKey = ROUND_1) -> list[s
 @pytest.mark.parametrize(
     ("factor", "goal", "expected"), [(1.0, 7, 7), (1.3, 10, 13), (1.3, 1, 2), (1.1, 10, 11)]
 )
-def test_so_many_are_asked_for_a_goal(factor: float, goal: int, expected: int) -> None:
+def test_the_size_of_a_cohort_follows_from_the_goal(
+    factor: float, goal: int, expected: int
+) -> None:
     assert RoundPolicy(over_selection=factor).asked(goal) == expected
 
 
-async def test_more_are_asked_than_needed_and_the_first_results_make_the_round(
+async def test_spare_devices_are_asked_and_the_first_results_close_the_round(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -78,7 +80,7 @@ async def test_more_are_asked_than_needed_and_the_first_results_make_the_round(
             waiting[name].cancel()
 
 
-async def test_a_result_more_than_needed_never_counts_however_close_they_come(
+async def test_a_surplus_result_never_counts_even_if_it_arrives_together(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -99,7 +101,7 @@ async def test_a_result_more_than_needed_never_counts_however_close_they_come(
 # --- too slow -------------------------------------------------------------------------------------
 
 
-async def test_a_task_that_takes_too_long_is_over_and_another_device_is_asked(
+async def test_a_task_that_takes_too_long_ends_and_another_device_is_asked(
     tmp_path: Path,
 ) -> None:
     now = [1000.0]
@@ -125,7 +127,7 @@ async def test_a_task_that_takes_too_long_is_over_and_another_device_is_asked(
             task.cancel()
 
 
-async def test_a_run_all_devices_of_which_are_too_slow_is_paused_and_resuming_is_another_chance(
+async def test_a_run_with_only_slow_devices_is_paused_and_can_be_resumed(
     tmp_path: Path,
 ) -> None:
     now = [1000.0]
@@ -147,7 +149,7 @@ async def test_a_run_all_devices_of_which_are_too_slow_is_paused_and_resuming_is
 # --- late results ---------------------------------------------------------------------------------
 
 
-async def test_everyone_who_is_late_is_told_why_and_counted(tmp_path: Path) -> None:
+async def test_late_devices_get_the_reason_and_are_counted(tmp_path: Path) -> None:
     now = [1000.0]
     async with workbench(tmp_path, clock=lambda: now[0], away_seconds=1000.0) as bench:
         reasons = []
@@ -217,13 +219,13 @@ GIB = 2**30
         (Eligibility(require_unmetered=True), replace(PROFILE, unmetered=True), True),
     ],
 )
-def test_a_device_is_asked_if_it_is_as_the_run_wants_it(
+def test_only_eligible_devices_are_asked(
     wanted: Eligibility, profile: DeviceProfile, suits: bool
 ) -> None:
     assert wanted.admits(profile) is suits
 
 
-async def test_a_run_waits_for_a_device_that_suits_it_also_if_it_was_there_before(
+async def test_a_run_waits_for_an_eligible_device(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -254,7 +256,7 @@ async def test_a_devices_description_is_kept_over_a_restart(tmp_path: Path) -> N
         assert [device.profile for device in bench.oversight.devices()] == [today]
 
 
-async def test_the_devices_that_learn_least_well_are_chosen_once_all_have_trained(
+async def test_devices_with_the_highest_loss_are_chosen_once_all_have_trained(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -342,7 +344,7 @@ async def test_devices_busy_with_another_run_are_not_drawn_while_others_suffice(
         assert bench.app.tasks.get("a", held[0].task_id).state is TaskState.LEASED
 
 
-async def test_a_round_that_has_its_goal_does_not_wait_for_a_device_busy_with_another_run(
+async def test_a_round_with_its_goal_does_not_wait_for_a_busy_device(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
@@ -365,6 +367,6 @@ async def test_a_round_that_has_its_goal_does_not_wait_for_a_device_busy_with_an
         ({"task_deadline_seconds": -1}, "policy.task_deadline_seconds is -1"),
     ],
 )
-def test_a_policy_out_of_its_limits_is_refused(policy: dict[str, float], complaint: str) -> None:
+def test_a_policy_outside_its_limits_is_refused(policy: dict[str, float], complaint: str) -> None:
     with pytest.raises(InvalidInput, match=complaint):
         RoundPolicy(**policy)  # type: ignore[arg-type]

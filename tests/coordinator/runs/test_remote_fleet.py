@@ -79,7 +79,7 @@ async def test_an_assignment_carries_the_tasks_own_seed_and_the_first_model(tmp_
         assert assignment.work == TrainWork(None)
 
 
-async def test_a_device_that_knows_of_no_later_learning_rate_trains_at_that_of_the_round(
+async def test_an_old_device_trains_at_the_learning_rate_of_the_round(
     tmp_path: Path,
 ) -> None:
     spec = make_spec(rounds=3)
@@ -93,7 +93,7 @@ async def test_a_device_that_knows_of_no_later_learning_rate_trains_at_that_of_t
         assert bench.records.runs.get("run").spec.recipe.training == falling
 
 
-async def test_nobody_works_out_the_id_of_a_pool(tmp_path: Path) -> None:
+async def test_the_id_of_a_pool_cannot_be_computed(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
         run = bench.records.runs.get("run")
@@ -138,7 +138,7 @@ async def test_a_refresh_seals_the_accepted_batches_and_the_round_trains_with_th
         assert len(store.sealed[pool_id]) == 2
 
 
-async def test_a_withdrawn_device_trains_and_is_not_asked_for_images(tmp_path: Path) -> None:
+async def test_a_withdrawn_device_trains_and_synthesises_nothing(tmp_path: Path) -> None:
     store = PoolStoreInMemory()
     store.withdrawn = {"a", "elsewhere"}
     async with workbench(tmp_path, store=store) as bench:
@@ -156,7 +156,7 @@ async def test_a_withdrawn_device_trains_and_is_not_asked_for_images(tmp_path: P
         assert [item.device_id for item in store.sealed[pool_id]] == ["b", "c"]
 
 
-async def test_a_run_waits_while_the_store_is_away_and_then_goes_on(tmp_path: Path) -> None:
+async def test_a_run_waits_while_the_store_is_away_and_then_continues(tmp_path: Path) -> None:
     store = PoolStoreInMemory()
     store.away = True
     async with workbench(tmp_path, store=store) as bench:
@@ -172,7 +172,7 @@ async def test_a_run_waits_while_the_store_is_away_and_then_goes_on(tmp_path: Pa
         await bench.until(lambda run: run.state is RunState.COMPLETED)
 
 
-async def test_a_round_opens_only_when_enough_devices_are_there(tmp_path: Path) -> None:
+async def test_a_round_opens_only_when_enough_devices_are_present(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(devices=2))
         first = asyncio.create_task(bench.check_in("a"))
@@ -198,7 +198,7 @@ async def test_a_round_closes_at_its_deadline_with_quorum_and_a_late_result_is_a
             await bench.do("slow", await slow, echo)
 
 
-async def test_a_round_does_not_wait_for_a_device_whose_lease_ran_out(tmp_path: Path) -> None:
+async def test_a_round_does_not_wait_for_a_device_with_an_expired_lease(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         gone, there = await bench.arrive("gone", "there")
         await bench.create(make_spec(lease_seconds=0.5, deadline_seconds=600))
@@ -237,7 +237,7 @@ async def test_a_round_that_devices_cannot_do_pauses_the_run_with_their_reason(
         await bench.until(lambda run: run.state is RunState.COMPLETED)
 
 
-async def test_a_cohort_of_the_asked_size_is_drawn_anew_each_round(tmp_path: Path) -> None:
+async def test_a_new_cohort_of_the_requested_size_is_drawn_each_round(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         names = [f"device-{n}" for n in range(6)]
         done = asyncio.Event()
@@ -287,7 +287,7 @@ async def test_nobody_has_deleted_updates_open_while_the_next_round_is_at_work(
         await eventually(lambda: deleted_but_open() <= {first_model})
 
 
-async def test_an_update_that_equals_the_model_does_not_take_the_model_away(tmp_path: Path) -> None:
+async def test_dropping_an_update_that_equals_the_model_keeps_the_model(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=3))
         await bench.play("a", 3, echo)
@@ -295,7 +295,7 @@ async def test_an_update_that_equals_the_model_does_not_take_the_model_away(tmp_
         assert await model_after(bench, 1) == await model_after(bench, 3)
 
 
-async def test_one_failure_drafts_one_replacement_not_the_fleet(tmp_path: Path) -> None:
+async def test_a_failure_drafts_one_replacement(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         names = [f"device-{n}" for n in range(6)]
         waiting = await bench.arrive(*names)
@@ -319,7 +319,7 @@ async def test_one_failure_drafts_one_replacement_not_the_fleet(tmp_path: Path) 
             task.cancel()
 
 
-async def test_a_batch_the_store_does_not_have_is_left_out_and_the_run_goes_on(
+async def test_a_batch_missing_from_the_store_is_left_out_and_the_run_continues(
     tmp_path: Path,
 ) -> None:
     store = PoolStoreInMemory()
@@ -333,7 +333,7 @@ async def test_a_batch_the_store_does_not_have_is_left_out_and_the_run_goes_on(
         assert run.last_round.pool.samples == 2
 
 
-async def test_what_the_store_refuses_pauses_the_run_and_resuming_goes_on(tmp_path: Path) -> None:
+async def test_a_refusal_of_the_store_pauses_the_run_until_it_is_resumed(tmp_path: Path) -> None:
     store = PoolStoreInMemory()
     store.refusal = WrongState("the pool is broken")
     async with workbench(tmp_path, store=store) as bench:
@@ -346,7 +346,7 @@ async def test_what_the_store_refuses_pauses_the_run_and_resuming_goes_on(tmp_pa
         await bench.until(lambda run: run.state is RunState.COMPLETED)
 
 
-async def test_a_model_that_diverged_is_recorded_and_the_run_goes_on(tmp_path: Path) -> None:
+async def test_a_diverged_model_is_recorded_and_the_run_continues(tmp_path: Path) -> None:
     async with workbench(tmp_path, held_out="digits:16#test") as bench:
         spec = make_spec(rounds=2)
         model = dataclasses.replace(spec.recipe.model, classes=10)
@@ -359,7 +359,7 @@ async def test_a_model_that_diverged_is_recorded_and_the_run_goes_on(tmp_path: P
         assert not math.isfinite(first.evaluation.loss)
 
 
-async def test_a_device_that_could_not_do_the_work_is_spared_it_while_others_suffice(
+async def test_a_device_that_failed_gets_no_task_while_others_suffice(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:

@@ -20,7 +20,9 @@ async def until_cleared(bench: Workbench, leftover: str) -> None:
     await eventually(lambda: leftover not in content(bench))
 
 
-async def test_updates_that_a_killed_coordinator_left_go_at_the_next_start(tmp_path: Path) -> None:
+async def test_updates_left_by_a_killed_coordinator_are_deleted_at_the_next_start(
+    tmp_path: Path,
+) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=2))
         await bench.play("a", 2, nudge(1.0))
@@ -36,7 +38,7 @@ async def test_updates_that_a_killed_coordinator_left_go_at_the_next_start(tmp_p
         assert [await model_after(bench, number) for number in (1, 2)] == models
 
 
-async def test_updates_of_a_cancelled_round_go_and_the_models_stay(tmp_path: Path) -> None:
+async def test_a_cancelled_round_loses_its_updates_and_keeps_its_models(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         waiting = await bench.arrive("a", "b")
         await bench.create(make_spec(rounds=2, devices=2))
@@ -53,7 +55,7 @@ async def test_updates_of_a_cancelled_round_go_and_the_models_stay(tmp_path: Pat
         assert content(bench) == {first}
 
 
-async def test_a_run_that_goes_on_is_left_alone(tmp_path: Path) -> None:
+async def test_the_content_of_an_active_run_is_kept(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         waiting = await bench.arrive("a")
         await bench.create(make_spec(devices=1))

@@ -63,7 +63,7 @@ async def test_runs_are_listed_behind_a_run_also_among_those_of_the_same_time(
 
 
 @pytest.mark.parametrize("run_id", ["../run", "a b", "", "x" * 101])
-async def test_a_run_id_that_is_no_id_is_refused(tmp_path: Path, run_id: str) -> None:
+async def test_a_malformed_run_id_is_refused(tmp_path: Path, run_id: str) -> None:
     async with workbench(tmp_path) as bench:
         if run_id:
             with pytest.raises(InvalidInput, match="run_id"):
@@ -81,7 +81,7 @@ async def test_a_model_that_cannot_be_built_is_refused(tmp_path: Path) -> None:
         assert bench.runs.list() == []
 
 
-async def test_a_held_out_set_that_does_not_fit_the_model_is_told_at_creation(
+async def test_a_held_out_set_that_does_not_fit_the_model_is_refused_at_creation(
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path, held_out="digits:20#test") as bench:
@@ -89,7 +89,7 @@ async def test_a_held_out_set_that_does_not_fit_the_model_is_told_at_creation(
             await bench.create(make_spec())  # 16x16 images of 3 classes
 
 
-async def test_classes_that_the_held_out_set_does_not_know_are_the_callers_fault(
+async def test_classes_missing_from_the_held_out_set_are_the_callers_fault(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "pets" / "yak").mkdir(parents=True)
@@ -115,7 +115,7 @@ async def test_a_model_is_evaluated_on_the_held_out_set(tmp_path: Path) -> None:
         assert 0 <= run.last_round.evaluation.accuracy < 0.5  # untrained
 
 
-async def test_a_paused_run_hands_out_nothing_but_takes_what_is_out(tmp_path: Path) -> None:
+async def test_a_paused_run_assigns_no_task_and_accepts_open_results(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=2))
         assignment = await bench.check_in("a")
@@ -168,7 +168,7 @@ async def test_two_runs_share_a_fleet(tmp_path: Path) -> None:
             assert run.completed_rounds == 2
 
 
-async def test_a_restarted_coordinator_goes_on_in_the_same_round_to_the_same_model(
+async def test_a_restarted_coordinator_continues_its_round_to_the_same_model(
     tmp_path: Path,
 ) -> None:
     spec = make_spec(rounds=3, devices=2, refresh_every=2)
@@ -232,7 +232,7 @@ async def test_resuming_after_a_restart_starts_the_deadline_anew(tmp_path: Path)
         assert bench.runs.rounds("run")[0].device_ids == ("a", "b")
 
 
-async def test_a_device_that_works_for_one_run_is_not_counted_on_by_another(tmp_path: Path) -> None:
+async def test_a_run_does_not_count_on_a_device_busy_with_another_run(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(), "one")
         await bench.create(make_spec(), "two")
@@ -270,7 +270,7 @@ async def test_opening_twice_drives_a_run_once(tmp_path: Path) -> None:
         assert len(drivers) == 1
 
 
-async def test_a_watcher_is_sent_away_when_the_coordinator_stops(tmp_path: Path) -> None:
+async def test_a_watcher_is_disconnected_when_the_coordinator_stops(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
 
@@ -312,7 +312,7 @@ async def test_a_cohort_with_more_updates_than_may_be_open_is_refused(tmp_path: 
         await bench.create(make_spec(cohort_size=most))
 
 
-async def test_nothing_begins_in_a_run_that_was_cancelled(tmp_path: Path) -> None:
+async def test_no_step_begins_in_a_cancelled_run(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=2))
         await bench.play("a", 1, echo)
@@ -330,7 +330,7 @@ async def test_nothing_begins_in_a_run_that_was_cancelled(tmp_path: Path) -> Non
         assert bench.oversight.events("run")[1] == before
 
 
-async def test_a_driver_that_has_not_heard_of_a_cancellation_ends_without_a_word(
+async def test_a_driver_of_a_cancelled_run_ends_without_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with workbench(tmp_path) as bench:

@@ -1,4 +1,4 @@
-"""The JSON for the web page: the same data as for operators, bounded and harmless."""
+"""Tests of the JSON for the web page: operators' data, bounded and escaped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,14 +38,6 @@ STATIC = Path(__file__).resolve().parents[3] / "coordinator" / "web" / "static"
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-async def look(folder: Path, question: Callable[[WebBench], Awaitable[Any]]) -> Any:
-    async def conversation() -> Any:
-        async with web_bench(folder) as page:
-            return await question(page)
-
-    return await conversation()
-
-
 async def completed(page: WebBench, spec: RunSpec, run_id: str = "run") -> None:
     """Complete a run with one device."""
     await page.bench.create(spec, run_id)
@@ -62,8 +53,8 @@ def with_pool(**policy: Any) -> RunSpec:
     return replace(spec, recipe=replace(spec.recipe, pool=pool, class_names=names))
 
 
-async def test_a_run_and_its_rounds(tmp_path: Path) -> None:
-    async def question(page: WebBench) -> None:
+async def test_the_page_shows_a_run_and_its_rounds(tmp_path: Path) -> None:
+    async with web_bench(tmp_path) as page:
         await completed(page, with_pool(psnr_nearest_max_db=20.0))
         (listed,) = (await page.get("/api/runs"))["runs"]
         assert listed["run_id"] == "run"
@@ -76,16 +67,16 @@ async def test_a_run_and_its_rounds(tmp_path: Path) -> None:
         assert listed.items() <= run.items()
         assert run["limits"] == {"psnr_nearest_max_db": 20.0, "action": "drop"}
         assert run["recipe"]["class_names"] == [HOSTILE, "two", "three"]
-        told = await page.get("/api/runs/run/rounds")
-        assert told["cohort"] == ["camera"]
-        assert [(r["number"], r["devices"], r["refreshed"]) for r in told["rounds"]] == [
+        rounds = await page.get("/api/runs/run/rounds")
+        assert rounds["cohort"] == ["camera"]
+        assert [(r["number"], r["devices"], r["refreshed"]) for r in rounds["rounds"]] == [
             (1, 1, True),
             (2, 1, True),
         ]
-        assert told["rounds"][0]["training_loss"] == 1.5
-        assert told["rounds"][0]["accuracy"] is None  # there is no held-out set
+        assert rounds["rounds"][0]["training_loss"] == 1.5
+        assert rounds["rounds"][0]["accuracy"] is None  # there is no held-out set
         after = await page.get("/api/runs/run/rounds?after=1")
-        assert after["rounds"] == told["rounds"][1:]
+        assert after["rounds"] == rounds["rounds"][1:]
         (synthesis, training) = (await page.get("/api/runs/run/funnel"))["funnels"]
         assert (synthesis["kind"], training["kind"]) == ("synthesise", "train")
         assert ["accepted", 2] in training["steps"]
@@ -96,58 +87,58 @@ async def test_a_run_and_its_rounds(tmp_path: Path) -> None:
         assert (status["runs"], status["drain"]["on"]) == ({"completed": 1}, False)
         assert await page.get("/api/me") == {"identity": ""}
 
-    await look(tmp_path, question)
 
-
-async def test_the_end_of_a_log_is_shown(tmp_path: Path) -> None:
-    async def question(page: WebBench) -> None:
+async def test_the_page_shows_the_end_of_a_log(tmp_path: Path) -> None:
+    async with web_bench(tmp_path) as page:
         await page.bench.create(make_spec(rounds=9))
         await asyncio.to_thread(page.bench.runs.pause, "run")
         await asyncio.to_thread(page.bench.runs.cancel, "run")
         _, events = page.bench.oversight.events("run")
         assert page.bench.oversight.last_events("run", 2) == events[-2:]
         assert page.bench.oversight.last_events("run", 100) == events
-        told = (await page.get("/api/runs/run/events"))["events"]
-        assert [event["sequence"] for event in told] == [*range(len(events), 0, -1)]
-
-    await look(tmp_path, question)
+        shown = (await page.get("/api/runs/run/events"))["events"]
+        assert [event["sequence"] for event in shown] == [*range(len(events), 0, -1)]
 
 
-async def test_the_measured_leakage_of_pools(tmp_path: Path) -> None:
-    async def question(page: WebBench) -> None:
+async def test_the_page_shows_the_measured_leakage_of_pools(tmp_path: Path) -> None:
+    async with web_bench(tmp_path) as page:
         await completed(page, with_pool())
         run = await page.get("/api/runs/run")
         newest = run["last_round"]["snapshot_id"]
         page.snapshots.seal(newest, "run", batch_of([0, 1], [10, 20]))
-        told = await page.get("/api/runs/run/privacy")
-        assert (told["total"], told["store_away"]) == (2, "")
-        first, second = told["pools"]
+        privacy = await page.get("/api/runs/run/privacy")
+        assert (privacy["total"], privacy["store_away"]) == (2, "")
+        first, second = privacy["pools"]
         expected = {"mean": 9.0, "p99": 10.0, "max": 11.0}
         assert first["psnr_paired"] == second["psnr_paired"] == expected
         assert second["psnr_nearest"] == {"mean": 12.0, "p99": 13.0, "max": 14.0}
-        assert "ssim_nearest" not in first  # the store has it no more
+        assert "ssim_nearest" not in first  # the store no longer has it
         assert second["ssim_nearest"] == {"mean": 0.125, "p99": 0.13, "max": 0.13}
         page.snapshots.away = True
-        page.clock.ahead_seconds = 2  # the same answer is given for a second
+        page.clock.ahead_seconds = 2  # the server caches an answer for a second
         away = await page.get("/api/runs/run/privacy")
         assert away["store_away"] == "the synthesis store is away"
         assert away["pools"][1]["psnr_paired"] == expected
 
-    await look(tmp_path, question)
 
-
-async def test_a_picture_of_the_pool_in_use(tmp_path: Path) -> None:
-    async def question(page: WebBench) -> None:
+async def test_the_page_shows_a_picture_of_the_current_pool(tmp_path: Path) -> None:
+    async with web_bench(tmp_path) as page:
         await page.bench.create(make_spec(rounds=9), "empty")
         assert (await page.get("/api/runs/empty/gallery"))["snapshot_id"] is None
         await asyncio.to_thread(page.bench.runs.cancel, "empty")
         await completed(page, with_pool())
         newest = (await page.get("/api/runs/run"))["last_round"]["snapshot_id"]
-        many = batch_of([2] * 30, range(30))
-        page.snapshots.seal(newest, "run", batch_of([0, 2], [200, 201]), many, batch_of([2], [9]))
-        told = await page.get("/api/runs/run/gallery")
-        assert (told["snapshot_id"], told["samples"], told["tile_width"]) == (newest, 33, 16)
-        assert told["rows"] == [
+        thirty_images = batch_of([2] * 30, range(30))
+        page.snapshots.seal(
+            newest, "run", batch_of([0, 2], [200, 201]), thirty_images, batch_of([2], [9])
+        )
+        gallery = await page.get("/api/runs/run/gallery")
+        assert (gallery["snapshot_id"], gallery["samples"], gallery["tile_width"]) == (
+            newest,
+            33,
+            16,
+        )
+        assert gallery["rows"] == [
             {"class": 0, "name": HOSTILE, "samples": 1, "shown": 1},
             {"class": 2, "name": "three", "samples": 32, "shown": PER_CLASS},
         ]
@@ -160,7 +151,7 @@ async def test_a_picture_of_the_pool_in_use(tmp_path: Path) -> None:
             (0, 0, 0),
             (1, 1, 1),
         ]
-        assert page.snapshots.downloads == 2  # the third shard was not needed, nor any twice
+        assert page.snapshots.downloads == 2  # it needs two of three shards, each once
         await page.bench.create(make_spec(), "other")
         status, reason = await page.refused(f"/api/runs/other/gallery/{newest}.png")
         assert (status, reason) == (404, f"run 'other' has no snapshot {newest!r}")
@@ -168,21 +159,19 @@ async def test_a_picture_of_the_pool_in_use(tmp_path: Path) -> None:
         status, reason = await page.refused("/api/runs/run/gallery/unknown.png")
         assert (status, reason) == (503, "the synthesis store is away")
 
-    await look(tmp_path, question)
 
-
-async def test_devices_by_state(tmp_path: Path) -> None:
-    async def question(page: WebBench) -> None:
+async def test_the_page_shows_devices_by_state(tmp_path: Path) -> None:
+    async with web_bench(tmp_path) as page:
         hostile = replace(PROFILE, software_version=HOSTILE)
         await page.bench.check_ins.check_in("camera", hostile, 0.0, "")
         await page.bench.arrive_and_leave("phone")
         await page.bench.leases.leave("phone")
         page.gate.replace(Exclusions(quarantined={"phone": HOSTILE}))
-        told = await page.get("/api/devices")
-        assert told["counts"] == {"working": 0, "available": 1, "away": 1}
-        assert [device["device_id"] for device in told["devices"]] == ["camera", "phone"]
-        assert told["devices"][0]["software_version"] == HOSTILE
-        assert [device["quarantine"] for device in told["devices"]] == [None, HOSTILE]
+        devices = await page.get("/api/devices")
+        assert devices["counts"] == {"working": 0, "available": 1, "away": 1}
+        assert [device["device_id"] for device in devices["devices"]] == ["camera", "phone"]
+        assert devices["devices"][0]["software_version"] == HOSTILE
+        assert [device["quarantine"] for device in devices["devices"]] == [None, HOSTILE]
         (phone,) = (await page.get("/api/devices?state=away"))["devices"]
         assert (phone["device_id"], phone["state"], phone["samples"]) == ("phone", "away", 5)
         status, reason = await page.refused("/api/devices?state=busy")
@@ -191,10 +180,8 @@ async def test_devices_by_state(tmp_path: Path) -> None:
             "state is 'busy'; it must be one of available, working, away",
         )
 
-    await look(tmp_path, question)
 
-
-NOT_THERE = [
+UNKNOWN = [
     ("/api/runs/none", 404, "there is no run 'none'"),
     ("/api/runs/none/rounds", 404, "there is no run 'none'"),
     ("/api/runs/none/events", 404, "there is no log of a run 'none'"),
@@ -204,22 +191,20 @@ NOT_THERE = [
     ("/api/nothing", 404, "Not Found"),
     ("/static/..%2Fserver.py", 404, "Not Found"),
     ("/static/login.html", 404, "Not Found"),
-    ("/login", 404, "Not Found"),  # nobody logs in without TLS
+    ("/login", 404, "Not Found"),  # there is no login without TLS
 ]
 
 
-async def test_what_is_not_there_is_said(tmp_path: Path) -> None:
-    async def question(page: WebBench) -> None:
-        for path, status, reason in NOT_THERE:
-            found = await page.refused(path)
-            assert (path, found[0]) == (path, status)
-            assert reason in found[1]
-
-    await look(tmp_path, question)
+async def test_unknown_paths_and_values_are_refused_with_a_reason(tmp_path: Path) -> None:
+    async with web_bench(tmp_path) as page:
+        for path, status, reason in UNKNOWN:
+            answer_status, answer_reason = await page.refused(path)
+            assert (path, answer_status) == (path, status)
+            assert reason in answer_reason
 
 
-async def test_every_answer_tells_the_browser_what_it_may_do(tmp_path: Path) -> None:
-    async def question(page: WebBench) -> None:
+async def test_every_answer_carries_the_security_headers(tmp_path: Path) -> None:
+    async with web_bench(tmp_path) as page:
         for path in ("/", "/static/main.js", "/static/style.css", "/api/runs", "/nothing"):
             async with page.client.get(path) as answer:
                 assert HEADERS.items() <= dict(answer.headers).items()
@@ -233,14 +218,12 @@ async def test_every_answer_tells_the_browser_what_it_may_do(tmp_path: Path) -> 
         async with page.client.head("/api/runs") as answer:
             assert (answer.status, await answer.read()) == (200, b"")
 
-    await look(tmp_path, question)
 
-
-async def test_an_answer_that_the_browser_has_is_not_sent_again(tmp_path: Path) -> None:
-    async def question(page: WebBench) -> None:
+async def test_an_unchanged_answer_is_not_sent_again(tmp_path: Path) -> None:
+    async with web_bench(tmp_path) as page:
         async with page.client.get("/static/main.js") as answer:
-            had = {"If-None-Match": answer.headers["ETag"]}
-        async with page.client.get("/static/main.js", headers=had) as answer:
+            known = {"If-None-Match": answer.headers["ETag"]}
+        async with page.client.get("/static/main.js", headers=known) as answer:
             assert (answer.status, await answer.read()) == (304, b"")
         async with page.client.get("/api/devices") as answer:
             tag = answer.headers["ETag"]
@@ -251,15 +234,13 @@ async def test_an_answer_that_the_browser_has_is_not_sent_again(tmp_path: Path) 
         async with page.client.get("/api/devices", headers={"If-None-Match": tag}) as answer:
             assert answer.status == 200
 
-    await look(tmp_path, question)
 
-
-def test_the_page_names_nothing_outside_of_this_server() -> None:
+def test_the_page_refers_to_no_other_server() -> None:
     files = {path.name: path.read_text() for path in STATIC.iterdir()}
     assert {"index.html", "login.html", "main.js", "style.css"} <= files.keys()
     for name, text in files.items():
-        text = text.replace("http://www.w3.org/2000/svg", "")  # a name, not a place
-        assert not re.search(r"(?<!^)(?<! )//", text, re.MULTILINE), name  # else: a comment
+        text = text.replace("http://www.w3.org/2000/svg", "")  # a name, not an address
+        assert not re.search(r"(?<!^)(?<! )//", text, re.MULTILINE), name  # a comment
         assert "innerHTML" not in text, f"{name}: text must stay text"
         assert "insertAdjacentHTML" not in text, name
         assert " style=" not in text, f"{name}: the policy allows no style in markup"
@@ -281,19 +262,19 @@ TEXT_ON_GROUND = [
 ]
 
 
-def test_text_stands_out_in_light_and_in_dark() -> None:
+def test_text_has_enough_contrast_in_light_and_dark() -> None:
     style = (STATIC / "style.css").read_text()
     light, dark = re.findall(r":root \{(.*?)\}", style, re.DOTALL)
     for scheme in (light, dark):
         colours = dict(re.findall(r"--([a-z0-9-]+): #([0-9a-f]{6});", scheme))
         for text, ground in TEXT_ON_GROUND:
-            found = contrast(colours[text], colours[ground])
-            assert found >= 4.5, f"{text} on {ground}: {found:.2f}, below WCAG's AA"
+            ratio = contrast(colours[text], colours[ground])
+            assert ratio >= 4.5, f"{text} on {ground}: {ratio:.2f}, below WCAG's AA"
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(text: str, ground: str) -> float:
     """Return the contrast ratio of WCAG 2."""
-    brighter, darker = sorted(map(luminance, (one, other)), reverse=True)
+    brighter, darker = sorted(map(luminance, (text, ground)), reverse=True)
     return (brighter + 0.05) / (darker + 0.05)
 
 
@@ -320,53 +301,51 @@ def a_round(number: int, *, loss: float = 1.0) -> Round:
     )
 
 
-def test_ten_thousand_rounds_are_few_points_and_not_many_bytes() -> None:
+def test_ten_thousand_rounds_are_thinned_to_a_small_answer() -> None:
     rounds = [round_shape(a_round(number)) for number in range(1, 10_001)]
-    told = rounds_shape(rounds, COHORT)
-    numbers = [one["number"] for one in told["rounds"]]
-    assert (told["total"], len(numbers), numbers[0], numbers[-1]) == (
+    shape = rounds_shape(rounds, COHORT)
+    numbers = [entry["number"] for entry in shape["rounds"]]
+    assert (shape["total"], len(numbers), numbers[0], numbers[-1]) == (
         10_000,
         MOST_ROUNDS,
         1,
         10_000,
     )
     assert all(24 <= later - earlier <= 26 for earlier, later in itertools.pairwise(numbers))
-    assert len(told["cohort"]) == 100
-    assert len(json.dumps(told)) < 250_000
+    assert len(shape["cohort"]) == 100
+    assert len(json.dumps(shape)) < 250_000
     privacy = privacy_shape(rounds, {}, PoolPolicy())
     assert (privacy["total"], len(privacy["pools"])) == (5000, 200)
     assert privacy["pools"][-1]["round"] == 10_000
 
 
-def test_a_loss_that_is_no_number_is_null() -> None:
-    told = round_shape(a_round(1, loss=float("nan")))
-    assert told["training_loss"] is None
-    json.dumps(told, allow_nan=False)
+def test_a_nan_loss_becomes_null() -> None:
+    shape = round_shape(a_round(1, loss=float("nan")))
+    assert shape["training_loss"] is None
+    json.dumps(shape, allow_nan=False)
 
 
-def test_thinning_keeps_all_there_are_if_they_are_few() -> None:
+def test_thinning_keeps_short_sequences() -> None:
     assert thinned([1, 2, 3], 3) == [1, 2, 3]
     assert thinned(range(1, 8), 4) == [1, 3, 5, 7]
     assert thinned([], 4) == []
 
 
-def test_of_a_large_fleet_some_devices_are_shown() -> None:
+def test_the_devices_shown_of_a_large_fleet_are_bounded() -> None:
     devices = [replace(a_device(), device_id=f"device-{i:05}") for i in range(1000)]
-    told = devices_shape(devices, "", {})
-    assert (told["total"], len(told["devices"])) == (1000, MOST_DEVICES)
-    assert sum(told["counts"].values()) == 1000
+    shape = devices_shape(devices, "", {})
+    assert (shape["total"], len(shape["devices"])) == (1000, MOST_DEVICES)
+    assert sum(shape["counts"].values()) == 1000
 
 
-async def test_a_round_is_read_once_and_another_run_of_that_name_is_another(tmp_path: Path) -> None:
-    async def question(page: WebBench) -> None:
+async def test_a_history_is_cached_until_its_run_is_deleted(tmp_path: Path) -> None:
+    async with web_bench(tmp_path) as page:
         await completed(page, make_spec(rounds=2))
         histories = Histories(page.bench.runs)
         run = page.bench.runs.get("run")
         first = histories.of(run)
-        assert ([one["number"] for one in first.rounds], first.cohort) == ([1, 2], ("camera",))
+        assert ([entry["number"] for entry in first.rounds], first.cohort) == ([1, 2], ("camera",))
         assert histories.of(run) is first
         await asyncio.to_thread(page.bench.runs.delete, "run")
         await page.bench.create(make_spec(rounds=9))
         assert histories.of(page.bench.runs.get("run")).rounds == []
-
-    await look(tmp_path, question)

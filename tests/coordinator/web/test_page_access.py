@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,117 +58,97 @@ def browser(authority: Path, own: TlsFiles | None = None) -> ssl.SSLContext:
     return context
 
 
-async def look(
-    folder: Path,
-    server: TlsFiles,
-    question: Callable[[WebBench], Awaitable[Any]],
-    *,
-    own: TlsFiles | None = None,
-    **options: Any,
-) -> Any:
-    async def conversation() -> Any:
-        context = browser(server.authority, own)
-        async with web_bench(folder, client_tls=context, tls=server, **options) as page:
-            return await question(page)
-
-    return await conversation()
+def secure_page(
+    folder: Path, server: TlsFiles, own: TlsFiles | None = None, **options: Any
+) -> AbstractAsyncContextManager[WebBench]:
+    """Serve the page with TLS to a visitor who may have a certificate."""
+    context = browser(server.authority, own)
+    return web_bench(folder, client_tls=context, tls=server, **options)
 
 
-async def test_who_is_not_known_sees_the_form_and_nothing_else(
+async def test_a_visitor_without_identity_sees_only_the_login_form(
     tmp_path: Path, server: TlsFiles
 ) -> None:
-    async def question(page: WebBench) -> None:
+    async with secure_page(tmp_path, server, holder=TokensInMemory()) as page:
         for path in ("/api/status", "/api/runs", "/api/devices", "/api/runs/run/gallery/a.png"):
             status, reason = await page.refused(path)
             assert (status, reason) == (
                 401,
                 "log in with an admin's token, or show an admin's certificate",
             )
-        async with page.client.get("/") as answer:  # is led to the form
+        async with page.client.get("/") as answer:  # redirects to the form
             assert answer.url.path == "/login"
             assert 'type="password"' in await answer.text()
         async with page.client.get("/static/style.css") as answer:
             assert answer.status == 200
 
-    await look(tmp_path, server, question, holder=TokensInMemory())
 
-
-async def test_strangers_are_not_told_where_the_database_is(
+async def test_refusals_do_not_tell_strangers_the_address_of_the_database(
     tmp_path: Path, server: TlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def lost(token: str) -> Identity | None:
+    def lose(token: str) -> Identity | None:
         raise Unavailable("postgresql://me@db.internal is away", public="the database is away")
 
-    async def question(page: WebBench) -> None:
+    async with secure_page(tmp_path, server, holder=lose) as page:
         bearer = {"Authorization": "Bearer good"}
         refusal = await page.refused("/api/status", headers=bearer)
         assert refusal == (503, "the database is away")
-
-    await look(tmp_path, server, question, holder=lost)
     reasons = [vars(r)["reason"] for r in caplog.records if r.getMessage() == "page refused"]
     assert reasons == ["postgresql://me@db.internal is away"]
 
 
-async def test_without_tokens_only_certificates_are_taken(tmp_path: Path, server: TlsFiles) -> None:
-    async def question(page: WebBench) -> None:
+async def test_without_tokens_only_certificates_are_accepted(
+    tmp_path: Path, server: TlsFiles
+) -> None:
+    async with secure_page(tmp_path, server) as page:
         assert (await page.refused("/"))[0] == 401
         assert (await page.refused("/login"))[0] == 404
 
-    await look(tmp_path, server, question)
 
-
-async def test_an_admin_is_known_by_its_certificate(
+async def test_an_admin_is_identified_by_a_certificate(
     tmp_path: Path, fleet: FleetCertificates, server: TlsFiles
 ) -> None:
-    async def question(page: WebBench) -> None:
+    async with secure_page(tmp_path, server, own=fleet.of(Identity(Kind.VIEWER, "vera"))) as page:
         assert (await page.get("/api/me"))["identity"] == "admin/viewer vera"
         async with page.client.get("/") as answer:
             assert answer.url.path == "/"
-
-    await look(tmp_path, server, question, own=fleet.of(Identity(Kind.VIEWER, "vera")))
 
 
 async def test_a_device_may_not_see_the_page(
     tmp_path: Path, fleet: FleetCertificates, server: TlsFiles
 ) -> None:
-    async def question(page: WebBench) -> None:
+    async with secure_page(tmp_path, server, own=fleet.of(Identity(Kind.DEVICE, "camera"))) as page:
         status, reason = await page.refused("/api/runs")
         assert status == 403
         assert reason.startswith("device camera may not call ListRuns; it is for admin/operator")
 
-    await look(tmp_path, server, question, own=fleet.of(Identity(Kind.DEVICE, "camera")))
 
-
-async def test_a_certificate_that_was_revoked_opens_nothing_any_more(
+async def test_a_revoked_certificate_is_refused(
     tmp_path: Path, fleet: FleetCertificates, server: TlsFiles
 ) -> None:
     own, gate = fleet.of(Identity(Kind.OWNER, "olga")), Gate()
 
-    async def question(page: WebBench) -> None:
+    async with secure_page(tmp_path, server, own=own, gate=gate) as page:
         await page.get("/api/runs")
         serial = read_own_certificate(own.certificate.read_bytes()).serial
         gate.replace(Exclusions(serials=frozenset({serial})))
         status, reason = await page.refused("/api/runs")
         assert (status, reason.endswith(f"{serial} was revoked")) == (403, True)
 
-    await look(tmp_path, server, question, own=own, gate=gate)
 
-
-async def test_who_has_a_certificate_of_strangers_gets_no_connection(
+async def test_a_certificate_from_another_authority_gets_no_connection(
     tmp_path: Path, server: TlsFiles
 ) -> None:
     own = FleetCertificates.create(tmp_path).of(Identity(Kind.OWNER, "olga"))
 
-    async def question(page: WebBench) -> None:
+    async with secure_page(tmp_path, server, own=own) as page:
         with pytest.raises(aiohttp.ClientError):
             await page.refused("/api/runs")
-
-    await look(tmp_path, server, question, own=own)
 
 
 @pytest.mark.parametrize("leaf", [Kind.OWNER, Kind.VIEWER, Kind.SERVICE])
 @pytest.mark.parametrize("stolen", ["issuer_pair", "service_issuer_pair"])
-async def test_an_issuer_makes_no_admin_by_an_intermediate_authority(
+async def test_an_issuer_cannot_create_admins_through_an_intermediate_authority(
     tmp_path: Path, fleet: FleetCertificates, server: TlsFiles, stolen: str, leaf: Kind
 ) -> None:
     """Neither directly, nor through an authority whose name has no unit."""
@@ -178,19 +158,17 @@ async def test_an_issuer_makes_no_admin_by_an_intermediate_authority(
     direct_pair = Authority(pair).pair(Identity(leaf, "mallory"), datetime.now(UTC), DAY)
     direct = fleet.files("direct", direct_pair)
 
-    async def question(page: WebBench) -> None:
-        try:
-            status, _ = await page.refused("/api/runs")
-        except aiohttp.ClientError:
-            return  # TLS refused the chain
-        assert status in (401, 403)
-
     for own in (through, direct):
-        await look(tmp_path / own.certificate.stem, server, question, own=own)
+        async with secure_page(tmp_path / own.certificate.stem, server, own=own) as page:
+            try:
+                status, _ = await page.refused("/api/runs")
+            except aiohttp.ClientError:
+                continue  # TLS refused the chain
+            assert status in (401, 403)
 
 
-async def test_a_script_shows_its_token(tmp_path: Path, server: TlsFiles) -> None:
-    async def question(page: WebBench) -> None:
+async def test_a_script_authenticates_with_a_token(tmp_path: Path, server: TlsFiles) -> None:
+    async with secure_page(tmp_path, server, holder=TokensInMemory()) as page:
         good = {"Authorization": "Bearer good"}
         assert (await page.get("/api/me", headers=good))["identity"] == "admin/viewer vera"
         for wrong in (
@@ -205,8 +183,6 @@ async def test_a_script_shows_its_token(tmp_path: Path, server: TlsFiles) -> Non
         device = {"Authorization": "Bearer of-a-device"}
         assert (await page.refused("/api/runs", headers=device))[0] == 403
 
-    await look(tmp_path, server, question, holder=TokensInMemory())
-
 
 async def log_in(page: WebBench, token: str, **options: Any) -> aiohttp.ClientResponse:
     form = {"token": token}
@@ -216,7 +192,7 @@ async def log_in(page: WebBench, token: str, **options: Any) -> aiohttp.ClientRe
 async def test_a_token_opens_a_session(tmp_path: Path, server: TlsFiles) -> None:
     tokens = TokensInMemory()
 
-    async def question(page: WebBench) -> None:
+    async with secure_page(tmp_path, server, holder=tokens) as page:
         answer = await log_in(page, " good ")
         assert (answer.status, answer.headers["Location"]) == (303, "/")
         cookie = answer.cookies[COOKIE]
@@ -231,13 +207,11 @@ async def test_a_token_opens_a_session(tmp_path: Path, server: TlsFiles) -> None
         tokens.known["good"] = VERA
         assert (await page.refused("/api/status"))[0] == 401, "the session has ended"
 
-    await look(tmp_path, server, question, holder=tokens)
 
-
-async def test_a_session_ends_by_logging_out_or_after_twelve_hours(
+async def test_a_session_ends_at_logout_or_after_twelve_hours(
     tmp_path: Path, server: TlsFiles
 ) -> None:
-    async def question(page: WebBench) -> None:
+    async with secure_page(tmp_path, server, holder=TokensInMemory()) as page:
         answer = await log_in(page, "good")
         stolen = {"Cookie": f"{COOKIE}={answer.cookies[COOKIE].value}"}
         await page.get("/api/runs", headers=stolen)
@@ -251,17 +225,15 @@ async def test_a_session_ends_by_logging_out_or_after_twelve_hours(
         page.clock.ahead_seconds = 12 * 3600 + 1
         assert (await page.refused("/api/runs"))[0] == 401
 
-    await look(tmp_path, server, question, holder=TokensInMemory())
 
-
-async def test_wrong_tokens_are_refused_and_then_made_to_wait(
+async def test_wrong_tokens_are_refused_and_then_throttled(
     tmp_path: Path,
     server: TlsFiles,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
 
-    async def question(page: WebBench) -> None:
+    async with secure_page(tmp_path, server, holder=TokensInMemory()) as page:
         for token, status in (("bad", 401), ("", 401), ("of-a-device", 403), ("<b>", 401)):
             answer = await log_in(page, token)
             assert (token, answer.status) == (token, status)
@@ -273,15 +245,11 @@ async def test_wrong_tokens_are_refused_and_then_made_to_wait(
         assert "too many tries" in await answer.text()
         page.clock.ahead_seconds = 60
         assert (await log_in(page, "good")).status == 303
-
-    await look(tmp_path, server, question, holder=TokensInMemory())
     assert [record.getMessage() for record in caplog.records].count("login refused") == 5
 
 
-async def test_forms_of_other_sites_and_large_ones_are_refused(
-    tmp_path: Path, server: TlsFiles
-) -> None:
-    async def question(page: WebBench) -> None:
+async def test_cross_site_and_oversized_forms_are_refused(tmp_path: Path, server: TlsFiles) -> None:
+    async with secure_page(tmp_path, server, holder=TokensInMemory()) as page:
         answer = await log_in(page, "good", headers={"Sec-Fetch-Site": "cross-site"})
         assert answer.status == 403
         answer = await log_in(page, "a" * 5000)
@@ -290,15 +258,13 @@ async def test_forms_of_other_sites_and_large_ones_are_refused(
         assert (answer.status, "this is no token" in await answer.text()) == (400, True)
         assert (await log_in(page, "good", headers={"Sec-Fetch-Site": "same-origin"})).status == 303
         for site, status in (("cross-site", 403), ("same-site", 403), ("same-origin", 303)):
-            await page.get("/api/runs")  # is still logged in
+            await page.get("/api/runs")  # the visitor is still logged in
             headers = {"Sec-Fetch-Site": site}
             answer = await page.client.post("/logout", headers=headers, allow_redirects=False)
             assert (site, answer.status) == (site, status)
 
-    await look(tmp_path, server, question, holder=TokensInMemory())
 
-
-async def test_a_page_on_loopback_answers_to_no_other_name(tmp_path: Path) -> None:
+async def test_a_page_on_loopback_refuses_other_host_names(tmp_path: Path) -> None:
     async with web_bench(tmp_path) as page:
         for name in ("127.0.0.1:7403", "localhost", "[::1]:80", "localhost:1"):
             await page.get("/api/runs", headers={"Host": name})
@@ -308,24 +274,25 @@ async def test_a_page_on_loopback_answers_to_no_other_name(tmp_path: Path) -> No
         assert (await page.refused("/", headers={"Host": "127.0.0.1.evil.example"}))[0] == 403
 
 
-async def test_replaced_certificates_count_from_the_next_connection(
+async def test_replaced_certificates_apply_from_the_next_connection(
     tmp_path: Path, fleet: FleetCertificates
 ) -> None:
     files = fleet.of(Identity(Kind.SERVICE, "rotating"))
+    old_viewer = fleet.of(Identity(Kind.VIEWER, "vera"))
     new_fleet = FleetCertificates.create(tmp_path)
 
-    async def question(page: WebBench) -> None:
+    async with secure_page(tmp_path, files, own=old_viewer) as page:
         await page.get("/api/runs")
-        given = new_fleet.of(Identity(Kind.SERVICE, "given"))
+        replacement = new_fleet.of(Identity(Kind.SERVICE, "replacement"))
         viewer = new_fleet.of(Identity(Kind.VIEWER, "newcomer"))
         for old, new in (
-            (files.authority, given.authority),
-            (files.certificate, given.certificate),
-            (files.key, given.key),
+            (files.authority, replacement.authority),
+            (files.certificate, replacement.certificate),
+            (files.key, replacement.key),
         ):
             new.replace(old)
-        # Who is of the old authority does not believe the new one, nor is it believed.
-        connector = aiohttp.TCPConnector(ssl=browser(fleet_authority, old_viewer))
+        # A viewer of the old authority and the new server refuse each other.
+        connector = aiohttp.TCPConnector(ssl=browser(old_viewer.authority, old_viewer))
         async with aiohttp.ClientSession(page.server.address, connector=connector) as client:
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
                 await client.get("/api/runs")
@@ -344,10 +311,6 @@ async def test_replaced_certificates_count_from_the_next_connection(
         ):
             assert (await answer.json())["identity"] == "admin/viewer newcomer"
 
-    old_viewer = fleet.of(Identity(Kind.VIEWER, "vera"))
-    fleet_authority = old_viewer.authority
-    await look(tmp_path, files, question, own=old_viewer)
-
 
 def test_sessions_are_bounded() -> None:
     sessions = Sessions(lambda: 0.0, most=2)
@@ -360,10 +323,10 @@ def test_sessions_are_bounded() -> None:
 
 
 def test_other_machines_see_the_page_only_with_tls(server: TlsFiles) -> None:
-    with pytest.raises(ConfigurationError, match=r"HFMDS_WEB_LISTEN is 0\.0\.0\.0:7403.*no TLS"):
+    with pytest.raises(ConfigurationError, match="HFMDS_WEB_LISTEN"):
         load_settings(CoordinatorSettings, ["--web-listen", "0.0.0.0:7403"])
     flags = ["--tls-certificate", str(server.certificate), "--tls-key", str(server.key)]
-    for more in (["--insecure"], [*flags, "--tls-authority", str(server.authority)]):
-        settings = load_settings(CoordinatorSettings, ["--web-listen", "0.0.0.0:7403", *more])
+    for options in (["--insecure"], [*flags, "--tls-authority", str(server.authority)]):
+        settings = load_settings(CoordinatorSettings, ["--web-listen", "0.0.0.0:7403", *options])
         assert settings.web_listen == "0.0.0.0:7403"
     assert load_settings(CoordinatorSettings, []).web_listen is None

@@ -40,7 +40,7 @@ class Stranger:
 REQUEST = "GET /api/runs HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-async def test_connections_without_a_whole_request_end(tmp_path: Path) -> None:
+async def test_incomplete_requests_are_disconnected(tmp_path: Path) -> None:
     async with web_bench(tmp_path, idle_seconds=0.1) as page:
         silent, slow, again = [await Stranger.at(page) for _ in range(3)]
         await slow.send("GET / HTTP/1.1\r\nHost: loc")
@@ -50,7 +50,7 @@ async def test_connections_without_a_whole_request_end(tmp_path: Path) -> None:
         assert (await again.receive_all()).startswith("HTTP/1.1 200 OK")
 
 
-async def test_plain_http_gets_nothing_from_https(tmp_path: Path) -> None:
+async def test_an_https_page_does_not_answer_plain_http(tmp_path: Path) -> None:
     server = FleetCertificates.create(tmp_path).of(Identity(Kind.SERVICE, "coordinator"))
     async with web_bench(tmp_path, tls=server) as page:
         plain = await Stranger.at(page)

@@ -1,4 +1,4 @@
-"""The web page of a coordinator without other sockets, and a snapshot store in memory."""
+"""A web page of a coordinator, and a snapshot store in memory, for tests."""
 
 from __future__ import annotations
 

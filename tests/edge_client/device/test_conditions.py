@@ -16,7 +16,7 @@ def test_without_conditions_a_device_always_works() -> None:
     assert Conditions((), probes()).refusal() is None
 
 
-def test_what_does_not_hold_is_named() -> None:
+def test_unmet_conditions_are_named() -> None:
     holds = {"charging": True, "unmetered": True}
     found = {name: lambda name=name: holds[name] for name in holds}
     both = Conditions(("charging", "unmetered"), found)
@@ -27,14 +27,14 @@ def test_what_does_not_hold_is_named() -> None:
     assert both.refusal() == "the device is not charging and not unmetered (HFMDS_ONLY_WHEN)"
 
 
-def test_what_nobody_can_tell_is_refused_at_the_start() -> None:
+def test_unmeasurable_conditions_are_refused_at_start() -> None:
     with pytest.raises(ConfigurationError, match=r"HFMDS_CONDITION_COMMAND.*HFMDS_UNMETERED"):
         Conditions(("unmetered",), probes())
     assert Conditions(("unmetered",), probes(unmetered=True)).refusal() is None
     assert Conditions(("charging",), probes(charging=False)).refusal() is not None
 
 
-def test_the_owners_command_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_command_of_the_owner_decides(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     script = (
         "import sys, pathlib; sys.exit(int(pathlib.Path(sys.argv[1], sys.argv[2]).read_text()))"
     )
@@ -48,12 +48,12 @@ def test_the_owners_command_tells(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert "unmetered ended with 3: no" in caplog.text
 
 
-def test_a_command_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:
+def test_a_missing_command_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="HFMDS_CONDITION_COMMAND cannot be run"):
         Conditions(("idle",), probes([str(tmp_path / "nothing")]))
 
 
-def test_a_command_that_is_gone_later_makes_the_device_rest(
+def test_a_command_that_disappears_makes_the_device_rest(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     command = tmp_path / "command"
@@ -74,7 +74,7 @@ def supply(folder: Path, name: str, kind: str, online: str) -> None:
     (folder / name / "online").write_text(f"{online}\n")
 
 
-def test_linux_tells_of_mains_power(tmp_path: Path) -> None:
+def test_linux_reports_mains_power(tmp_path: Path) -> None:
     assert on_mains_power(tmp_path / "nothing") is None
     supply(tmp_path, "BAT0", "Battery", "1")
     assert on_mains_power(tmp_path) is None
@@ -106,7 +106,7 @@ class Processors:
         self.stat.write_text(f"cpu  {busy} 0 0 {resting} 0 0 0 0 0 0\ncpu0 1 2 3\n")
 
 
-def test_idle_is_when_others_leave_the_processors_alone(tmp_path: Path) -> None:
+def test_the_device_is_idle_when_other_programs_are(tmp_path: Path) -> None:
     machine = Processors(tmp_path)
     others = OthersAtWork(machine.stat, lambda: machine.own, machine.sleep)
     assert others.idle() is True

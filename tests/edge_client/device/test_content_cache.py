@@ -14,7 +14,7 @@ from hfmds.domain.digest import digest_of
 from hfmds.errors import LimitExceeded
 
 
-def test_content_put_is_here(tmp_path: Path) -> None:
+def test_added_content_is_found(tmp_path: Path) -> None:
     cache = ContentCache(tmp_path, 100)
     digest = cache.put(b"hello")
     assert cache.claim(digest)
@@ -22,7 +22,7 @@ def test_content_put_is_here(tmp_path: Path) -> None:
     assert not cache.claim(digest_of(b"other"))
 
 
-def test_least_recently_used_goes_first(tmp_path: Path) -> None:
+def test_the_least_recently_used_content_is_evicted_first(tmp_path: Path) -> None:
     cache = ContentCache(tmp_path, 25)
     old, middle, new = (cache.put(letter * 10) for letter in (b"a", b"b", b"c"))
     assert cache.claim(old)  # used again: `middle` is the oldest now
@@ -30,7 +30,7 @@ def test_least_recently_used_goes_first(tmp_path: Path) -> None:
     assert [cache.content.blobs.contains(d) for d in (old, middle, new)] == [True, False, True]
 
 
-def test_content_in_use_stays_whatever_the_limit(tmp_path: Path) -> None:
+def test_content_in_use_is_never_evicted(tmp_path: Path) -> None:
     cache = ContentCache(tmp_path, 5)
     used, unused = cache.put(b"a" * 10), cache.put(b"b" * 10)
     cache.evict(keep={used})
@@ -38,14 +38,14 @@ def test_content_in_use_stays_whatever_the_limit(tmp_path: Path) -> None:
     assert not cache.content.blobs.contains(unused)
 
 
-def test_cache_below_its_limit_is_left_alone(tmp_path: Path) -> None:
+def test_a_cache_below_its_limit_evicts_nothing(tmp_path: Path) -> None:
     cache = ContentCache(tmp_path, 20)
     digests = [cache.put(b"a" * 10), cache.put(b"b" * 10)]
     cache.evict(keep=())
     assert all(map(cache.claim, digests))
 
 
-def test_altered_content_is_not_here(tmp_path: Path) -> None:
+def test_altered_content_is_not_found(tmp_path: Path) -> None:
     cache = ContentCache(tmp_path, 100)
     digest = cache.put(b"hello")
     cache.path(digest).write_bytes(b"hellO")
@@ -53,7 +53,7 @@ def test_altered_content_is_not_here(tmp_path: Path) -> None:
     assert not cache.content.blobs.contains(digest)
 
 
-def test_content_made_again_takes_the_place_of_altered_content(tmp_path: Path) -> None:
+def test_new_content_replaces_altered_content(tmp_path: Path) -> None:
     cache = ContentCache(tmp_path, 100)
     path = cache.path(cache.put(b"hello"))
     path.write_bytes(b"hellO")
@@ -82,9 +82,7 @@ def cache_on_a_disk_of(
     return cache
 
 
-def test_what_is_not_in_use_makes_room_on_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_evicts_unused_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = cache_on_a_disk_of(30, tmp_path, monkeypatch)
     used, unused = cache.put(b"a" * 10), cache.put(b"b" * 10)
     cache.make_room(10, keep={used})
@@ -94,7 +92,7 @@ def test_what_is_not_in_use_makes_room_on_a_full_disk(
     assert not cache.claim(unused)
 
 
-def test_a_disk_that_is_full_with_other_things_is_told(
+def test_a_disk_filled_by_other_files_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = cache_on_a_disk_of(30, tmp_path, monkeypatch)
@@ -118,7 +116,7 @@ def test_content_that_cannot_be_read_is_fetched_anew(
     assert "Input/output error" in caplog.text
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+def test_unrelated_files_are_left_alone(tmp_path: Path) -> None:
     cache = ContentCache(tmp_path, 5)
     digest = cache.put(b"a" * 10)
     other = tmp_path / "uses" / "a copy"

@@ -87,7 +87,7 @@ def test_kinds_of_tasks_have_memories_of_their_own(state: DeviceFolder) -> None:
     assert state.memory("run", "synthesise", 2) == {}
 
 
-def test_nothing_to_remember_leaves_no_trace(tmp_path: Path, state: DeviceFolder) -> None:
+def test_an_empty_memory_leaves_no_file(tmp_path: Path, state: DeviceFolder) -> None:
     state.save_memory("run", "train", 1, {})
     assert state.memory("run", "train", 2) == {}
     assert not (tmp_path / "runs").exists()
@@ -100,7 +100,7 @@ def test_old_rounds_are_forgotten(state: DeviceFolder) -> None:
     assert state.memory("run", "train", 18)["0"][0] == 17
 
 
-def test_rounds_that_a_restored_coordinator_has_undone_are_forgotten(state: DeviceFolder) -> None:
+def test_rounds_undone_by_a_restored_coordinator_are_forgotten(state: DeviceFolder) -> None:
     for number in range(1, 11):
         state.save_memory("run", "train", number, memory(number))
     for number in (6, 7):  # again
@@ -114,7 +114,7 @@ def kept_runs(folder: Path) -> set[str]:
     return {path.name for path in (folder / "runs").iterdir()}
 
 
-def test_of_very_many_runs_the_latest_are_remembered(tmp_path: Path, state: DeviceFolder) -> None:
+def test_only_the_latest_runs_are_remembered(tmp_path: Path, state: DeviceFolder) -> None:
     for number in range(66):
         state.save_memory(f"run-{number}", "train", 1, memory(1))
         os.utime(tmp_path / "runs" / f"run-{number}", times=(0, time.time() + number))
@@ -136,7 +136,7 @@ def test_a_run_untouched_for_a_month_is_forgotten(
     assert "paused" not in caplog.text
 
 
-def test_folder_of_an_earlier_version_is_no_trouble(tmp_path: Path, state: DeviceFolder) -> None:
+def test_a_folder_of_an_earlier_version_works(tmp_path: Path, state: DeviceFolder) -> None:
     state.save_memory("run", "synthesise", 2, memory(2))
     (tmp_path / "runs" / "run" / "prototypes-3").write_bytes(b"as they were kept once")
     (tmp_path / "runs" / "run" / "synthesise-3.old").write_bytes(b"a copy that somebody made")
@@ -199,7 +199,7 @@ def test_result_of_another_version_is_ignored(
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"../other", b"two words"])
-def test_a_damaged_id_is_told_with_the_remedy(tmp_path: Path, content: bytes) -> None:
+def test_the_error_of_a_damaged_id_names_the_remedy(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "device-id").write_bytes(content)
     with pytest.raises(ConfigurationError, match=r"does not say which device this is.*write"):
         DeviceFolder(tmp_path)

@@ -11,20 +11,20 @@ from edge_client.device.memory_limit import MemoryLimit, free_memory_bytes, own_
 from hfmds.errors import LimitExceeded
 
 
-def test_the_systems_own_estimate_is_told(tmp_path: Path) -> None:
+def test_the_estimate_of_the_system_is_used(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal:  8000 kB\nMemFree:  10 kB\nMemAvailable:  4321 kB\n")
     assert free_memory_bytes(meminfo, tmp_path) == 4321 * 1024
 
 
-def test_a_system_without_it_still_tells_a_number(tmp_path: Path) -> None:
+def test_free_memory_is_known_without_an_estimate_of_the_system(tmp_path: Path) -> None:
     assert free_memory_bytes(tmp_path / "nothing") >= 0
     odd = tmp_path / "odd"
     odd.write_text("MemAvailable: unknown\n")
     assert free_memory_bytes(odd) >= 0
 
 
-def test_a_container_has_no_more_than_its_limit_leaves(tmp_path: Path) -> None:
+def test_a_container_limit_bounds_the_free_memory(tmp_path: Path) -> None:
     def free(machine_kib: int, limit: str, used: int) -> int:
         (tmp_path / "meminfo").write_text(f"MemAvailable: {machine_kib} kB\n")
         (tmp_path / "memory.max").write_text(f"{limit}\n")
@@ -37,14 +37,14 @@ def test_a_container_has_no_more_than_its_limit_leaves(tmp_path: Path) -> None:
     assert free(10, "max", 1000) == 10 * 1024
 
 
-def test_own_memory_is_told(tmp_path: Path) -> None:
+def test_own_memory_is_measured(tmp_path: Path) -> None:
     statm = tmp_path / "statm"
     statm.write_text("900 25 3 4 0 5 0\n")
     assert own_memory_bytes(statm) == 25 * os.sysconf("SC_PAGE_SIZE")
     assert own_memory_bytes(tmp_path / "nothing") > 1_000_000  # the peak
 
 
-def test_the_coordinator_hears_what_is_left_of_the_limit() -> None:
+def test_the_profile_reports_the_memory_below_the_limit() -> None:
     def left(limit: int | None, own: int, free: int) -> int:
         return MemoryLimit(limit, own_bytes=lambda: own, free_bytes=lambda: free).left_bytes()
 
@@ -55,7 +55,7 @@ def test_the_coordinator_hears_what_is_left_of_the_limit() -> None:
     assert left(100, 130, 500) == 1  # not 0, which would mean: unknown
 
 
-def test_work_above_the_limit_is_ended_with_the_remedy() -> None:
+def test_work_above_the_limit_ends_with_the_remedy() -> None:
     own = [90_000_000]
     limit = MemoryLimit(100_000_000, own_bytes=lambda: own[0])
     limit.check("training")

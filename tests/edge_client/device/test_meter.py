@@ -35,7 +35,7 @@ def test_steps_time_and_processor_time_are_measured() -> None:
     assert (meter.steps, meter.seconds, meter.cpu_seconds) == (5, 9.75, 19.0)
 
 
-def test_whatever_progress_raises_ends_the_work() -> None:
+def test_an_error_of_the_progress_callback_ends_the_work() -> None:
     def abandon(done: int, steps: int) -> None:
         raise InterruptedError
 
@@ -43,7 +43,7 @@ def test_whatever_progress_raises_ends_the_work() -> None:
         meter.progress(1, 2)
 
 
-def test_each_result_says_what_it_cost(tmp_path: Path) -> None:
+def test_each_result_reports_its_cost(tmp_path: Path) -> None:
     device = Device(tmp_path)
     device.work(
         device.train_task(),
@@ -70,14 +70,14 @@ def test_each_result_says_what_it_cost(tmp_path: Path) -> None:
         assert highest is not None
 
 
-def test_an_owner_can_forbid_it(tmp_path: Path) -> None:
+def test_an_owner_can_forbid_cost_reports(tmp_path: Path) -> None:
     device = Device(tmp_path, tells_cost=False)
     device.work(device.train_task(), device.synthesise_task())
     assert device.coordinator.updates["t1"].device is None
     assert device.coordinator.syntheses["s1"].device is None
 
 
-def test_a_result_from_before_a_crash_still_says_it(tmp_path: Path) -> None:
+def test_a_result_from_before_a_crash_reports_its_cost(tmp_path: Path) -> None:
     device = Device(tmp_path)
     device.coordinator.errors["submit_update"] = [Killed()]  # type: ignore[list-item]
     with pytest.raises(Killed):

@@ -76,7 +76,7 @@ def test_nothing_is_read_while_nothing_changes(folder: Path) -> None:
     assert images.labelled_for(PETS).pixels is before
 
 
-def test_a_file_half_written_leaves_the_images_of_before(
+def test_a_half_written_file_leaves_the_earlier_images(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     images = OwnImages(str(folder), "the device's data")
@@ -91,7 +91,7 @@ def test_a_file_half_written_leaves_the_images_of_before(
     assert len(images) == 2
 
 
-def test_a_broken_file_has_the_others_read_again_only_now_and_then(
+def test_a_broken_file_limits_how_often_others_are_read(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, reads = [0.0], []
@@ -108,6 +108,6 @@ def test_a_broken_file_has_the_others_read_again_only_now_and_then(
     assert len(images) == 2
 
 
-def test_a_source_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
+def test_an_unusable_source_is_refused_at_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="does not exist"):
         OwnImages(str(tmp_path / "nothing"), "the device's data")

@@ -37,7 +37,7 @@ def test_without_a_limit_nothing_is_counted(tmp_path: Path, clock: Clock) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_work_is_refused_that_would_pass_the_limit(tmp_path: Path, clock: Clock) -> None:
+def test_work_beyond_the_limit_is_refused(tmp_path: Path, clock: Clock) -> None:
     one = budget(tmp_path, clock)
     one.require(100)
     one.add(60)
@@ -94,9 +94,7 @@ def test_a_clock_set_back_forgets_nothing_and_waits_a_day_at_most(
     assert one.refusal() is None
 
 
-def test_a_task_larger_than_a_day_does_not_stop_the_device_for_ever(
-    tmp_path: Path, clock: Clock
-) -> None:
+def test_a_task_beyond_a_days_limit_does_not_stop_the_device(tmp_path: Path, clock: Clock) -> None:
     one = budget(tmp_path, clock)
     with pytest.raises(LimitExceeded):
         one.require(1000)
@@ -112,7 +110,7 @@ def test_a_task_larger_than_a_day_does_not_stop_the_device_for_ever(
         '{"since": 1, "spent_bytes": -1}',
     ],
 )
-def test_a_damaged_count_begins_anew(
+def test_a_damaged_count_restarts_at_zero(
     tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture, content: str
 ) -> None:
     (tmp_path / "traffic.json").write_text(content)

@@ -14,7 +14,7 @@ from hfmds.errors import InvalidInput
 from hfmds.service.monitoring.logs import log_context
 
 
-async def test_result_and_error_come_out() -> None:
+async def test_results_and_errors_of_the_thread_reach_the_caller() -> None:
     def fail(progress: Progress) -> int:
         raise InvalidInput("no")
 
@@ -23,7 +23,7 @@ async def test_result_and_error_come_out() -> None:
         await compute("failing", fail)
 
 
-async def test_event_loop_goes_on_meanwhile() -> None:
+async def test_the_event_loop_runs_during_a_computation() -> None:
     rung = threading.Event()
 
     async def scene() -> bool:
@@ -33,7 +33,7 @@ async def test_event_loop_goes_on_meanwhile() -> None:
     assert await scene()
 
 
-async def test_progress_is_told_to_a_person(caplog: pytest.LogCaptureFixture) -> None:
+async def test_progress_is_shown_on_the_console(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     def work(progress: Progress) -> None:
@@ -68,7 +68,7 @@ async def test_cancelling_waits_for_the_thread_to_end() -> None:
     assert ended.is_set()
 
 
-async def test_whoever_watches_hears_each_step_and_can_end_the_work() -> None:
+async def test_a_watcher_gets_each_step_and_can_end_the_work() -> None:
     class Strict:
         def __init__(self) -> None:
             self.heard: list[str] = []

@@ -81,7 +81,7 @@ def ignore(done: int, steps: int) -> None:
     pass
 
 
-def test_every_method_is_tried_here() -> None:
+def test_every_method_is_covered() -> None:
     assert SMALL.keys() == METHODS.keys()
 
 
@@ -177,7 +177,7 @@ def machine_with(monkeypatch: pytest.MonkeyPatch, *gpus: str) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in gpus)
 
 
-def test_missing_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_with(monkeypatch)
     for device in ("cuda", "mps"):
         with pytest.raises(ConfigurationError, match=f"HFMDS_COMPUTE_DEVICE is {device}"):
@@ -185,7 +185,7 @@ def test_missing_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert open_engine(settings(compute_device="auto")).name == "torch-cpu"
 
 
-def test_the_best_gpu_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_gpu_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     machine_with(monkeypatch, "mps")
     for device, name in (("auto", "torch-mps"), ("mps", "torch-mps"), ("cpu", "torch-cpu")):
         assert open_engine(settings(compute_device=device)).name == name
@@ -230,7 +230,7 @@ def distance(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]) -
     return sum(float(np.square(ours[n] - theirs[n]).sum()) for n in ours) ** 0.5
 
 
-def test_mixed_precision_is_torchs_alone() -> None:
+def test_mixed_precision_needs_torch() -> None:
     with pytest.raises(ConfigurationError, match="HFMDS_MIXED_PRECISION"):
         open_engine(with_mixed_precision(engine="onnx"))
 
@@ -243,7 +243,7 @@ def test_device_imports_no_torch_until_an_engine_is_opened() -> None:
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
-def test_missing_torch_is_told() -> None:
+def test_missing_torch_is_an_error() -> None:
     program = (
         "import sys\n"
         "sys.modules['torch'] = None\n"

@@ -61,7 +61,7 @@ def test_a_plan_of_another_model_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", [Moon(), FedMix()])
-def test_methods_that_need_torch_say_so(tmp_path: Path, method: Moon | FedMix) -> None:
+def test_methods_that_need_torch_are_refused(tmp_path: Path, method: Moon | FedMix) -> None:
     task = work(tmp_path, plan(), recipe=replace(RECIPE, method=method))
     message = rf"method {method.name} needs torch.*hfmds-fl\[torch\].*fedavg, fedprox"
     for refuse in (OnnxEngine().train, OnnxEngine().synthesise):
@@ -69,7 +69,7 @@ def test_methods_that_need_torch_say_so(tmp_path: Path, method: Moon | FedMix) -
             refuse(task, ignore)
 
 
-def test_a_pool_in_half_precision_is_normalised_beside_own_images(tmp_path: Path) -> None:
+def test_a_half_precision_pool_is_normalised_like_own_images(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     own = LabelledImages(random.integers(0, 256, (5, 1, 2, 2), np.uint8), np.zeros(5, np.int64))
     made = random.uniform(0, 1, (4, 1, 2, 2)).astype(np.float16)
@@ -85,9 +85,7 @@ def test_a_pool_in_half_precision_is_normalised_beside_own_images(tmp_path: Path
 
 
 @pytest.mark.parametrize("method", [FedAvg(), FedProx(), Hfmds()])
-def test_the_plan_of_a_run_has_the_one_graph_that_it_trains_by(
-    tmp_path: Path, method: Method
-) -> None:
+def test_a_plan_has_only_the_graphs_its_run_needs(tmp_path: Path, method: Method) -> None:
     recipe = replace(RECIPE, method=method)
     graph, _ = training_graph(work(tmp_path, recipe=recipe))
     graphs = plan_spec(recipe).graphs
@@ -109,19 +107,19 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
         engine.evaluate(replace(task, weights={"w": np.zeros(3, np.float32)}), ignore)
 
 
-def test_work_that_needs_more_memory_than_is_left_is_refused(tmp_path: Path) -> None:
+def test_work_beyond_the_free_memory_is_refused(tmp_path: Path) -> None:
     task = work(tmp_path, plan())
     engine = OnnxEngine(left_bytes=lambda: 2999)
     with pytest.raises(LimitExceeded, match=r"evaluate.*20.*HFMDS_MAX_MEMORY_BYTES"):
         engine.evaluate(task, ignore)  # 1000 + 20 * 100
 
 
-def test_a_graph_that_onnxruntime_cannot_load_is_told_with_the_remedy(tmp_path: Path) -> None:
+def test_the_error_of_an_unloadable_graph_names_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="'evaluate'"):
         OnnxEngine(left_bytes=lambda: 3000).evaluate(work(tmp_path, plan()), ignore)
 
 
-def test_the_runtime_says_which_operators_it_knows(tmp_path: Path) -> None:
+def test_the_runtime_reports_its_operators(tmp_path: Path) -> None:
     def opened(opset: int) -> Graphs:
         (tmp_path / "plan").write_bytes(encode_plan(replace(plan(), opset=opset)))
         return open_graphs(tmp_path / "plan", ["CPUExecutionProvider"], 1, lambda: 0)
@@ -132,13 +130,13 @@ def test_the_runtime_says_which_operators_it_knows(tmp_path: Path) -> None:
         opened(known_opset() + 1)
 
 
-def test_what_a_later_graph_takes_is_told() -> None:
+def test_missing_operators_of_a_graph_are_named() -> None:
     graphs = Graphs(plan(), ["CPUExecutionProvider"], threads=1)
     with pytest.raises(InvalidInput, match="'parameter:w'"):
         graphs.call("train", {})
 
 
-def test_the_best_that_onnxruntime_has_here_is_used() -> None:
+def test_the_best_available_provider_is_used() -> None:
     cpu, cuda, other = "CPUExecutionProvider", "CUDAExecutionProvider", "CoreMLExecutionProvider"
     assert providers_for("cpu", [cuda, cpu]) == [cpu]
     assert providers_for("auto", [other, cpu]) == [other, cpu]
@@ -158,7 +156,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_device_with_onnxruntime_imports_nothing_that_only_servers_have() -> None:
+def test_a_device_with_onnxruntime_imports_no_server_packages() -> None:
     blocked = (
         "alembic",
         "cryptography",
@@ -181,7 +179,7 @@ def test_a_device_with_onnxruntime_imports_nothing_that_only_servers_have() -> N
     assert (result.stdout, result.stderr) == ("onnx-cpu\n", "")
 
 
-def test_missing_onnxruntime_is_told() -> None:
+def test_missing_onnxruntime_is_an_error() -> None:
     result = run(
         "import sys\n"
         "sys.modules['onnxruntime'] = None\n"

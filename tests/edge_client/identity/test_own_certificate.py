@@ -186,13 +186,15 @@ def test_a_token_gives_a_certificate_and_is_shown_once(
     assert coordinator.asked == ["token"]
 
 
-def test_the_key_is_the_owners_alone(device: Device, coordinator: Coordinator) -> None:
+def test_the_key_file_is_readable_by_its_owner_only(
+    device: Device, coordinator: Coordinator
+) -> None:
     device.enrol(coordinator)
     assert stat.S_IMODE(device.files.key.stat().st_mode) == 0o600
     assert stat.S_IMODE(device.files.key.parent.stat().st_mode) == 0o700
 
 
-def test_it_believes_whom_it_was_told_to_and_whom_the_fleet_does(
+def test_the_device_trusts_the_configured_and_the_fleets_authority(
     device: Device, coordinator: Coordinator
 ) -> None:
     device.enrol(coordinator)
@@ -204,7 +206,9 @@ def test_it_believes_whom_it_was_told_to_and_whom_the_fleet_does(
     assert b"told anew" in device.files.authority.read_bytes()
 
 
-def test_without_a_token_it_says_what_is_missing(device: Device, coordinator: Coordinator) -> None:
+def test_without_a_token_the_error_names_the_missing_setting(
+    device: Device, coordinator: Coordinator
+) -> None:
     with pytest.raises(ConfigurationError, match="HFMDS_ENROL_TOKEN"):
         device.enrol(coordinator, token="")
 
@@ -216,7 +220,7 @@ def test_the_coordinator_may_choose_the_id(device: Device, coordinator: Coordina
         device.enrol(coordinator, wished="other")
 
 
-def test_an_answer_that_was_lost_is_asked_for_again_with_the_same_key(
+def test_after_a_lost_answer_the_device_enrols_with_the_same_key(
     device: Device, coordinator: Coordinator
 ) -> None:
     enrolment = device.open()
@@ -227,7 +231,7 @@ def test_an_answer_that_was_lost_is_asked_for_again_with_the_same_key(
     assert coordinator.asked == ["token", "token"]
 
 
-def test_a_new_token_enrols_anew_with_a_new_key(device: Device, coordinator: Coordinator) -> None:
+def test_a_new_token_enrols_with_a_new_key(device: Device, coordinator: Coordinator) -> None:
     device.enrol(coordinator)
     first = device.files.key.read_bytes()
     coordinator.used_by["second"] = ""
@@ -243,7 +247,7 @@ def test_a_new_token_enrols_anew_with_a_new_key(device: Device, coordinator: Coo
     "refusal",
     [NotAllowed("is spent"), Conflict("with another key"), LimitExceeded("there are too many")],
 )
-def test_a_token_for_others_does_not_stop_a_device_in_good_standing(
+def test_a_token_for_other_ids_does_not_stop_an_enrolled_device(
     device: Device, coordinator: Coordinator, refusal: HfmdsError
 ) -> None:
     class Strict(Coordinator):
@@ -257,7 +261,7 @@ def test_a_token_for_others_does_not_stop_a_device_in_good_standing(
     device.files.read()  # key and certificate fit
 
 
-def test_killed_before_the_new_key_is_in_its_place_it_is_put_there_at_the_next_start(
+def test_a_device_killed_before_moving_its_new_key_moves_it_at_the_next_start(
     device: Device, coordinator: Coordinator
 ) -> None:
     device.enrol(coordinator)
@@ -272,7 +276,7 @@ def test_killed_before_the_new_key_is_in_its_place_it_is_put_there_at_the_next_s
 
 
 @pytest.mark.parametrize("token", ["second", ""], ids=["spent", "gone"])
-def test_killed_before_the_terms_of_a_new_key_are_written_it_goes_on_with_that_key(
+def test_a_device_killed_before_writing_its_terms_continues_with_the_new_key(
     device: Device, coordinator: Coordinator, token: str
 ) -> None:
     device.enrol(coordinator)
@@ -289,7 +293,7 @@ def test_killed_before_the_terms_of_a_new_key_are_written_it_goes_on_with_that_k
     device.files.read()  # key and certificate fit
 
 
-def test_a_token_that_is_not_taken_stops_no_device_that_has_a_certificate(
+def test_a_refused_token_does_not_stop_a_device_with_a_certificate(
     device: Device, coordinator: Coordinator
 ) -> None:
     device.enrol(coordinator)
@@ -299,7 +303,9 @@ def test_a_token_that_is_not_taken_stops_no_device_that_has_a_certificate(
     device.files.read()
 
 
-def test_it_renews_in_time_and_goes_on(device: Device, coordinator: Coordinator) -> None:
+def test_the_device_renews_its_certificate_in_time(
+    device: Device, coordinator: Coordinator
+) -> None:
     device.enrol(coordinator)
     device.stay(coordinator, renewals=2)
     assert coordinator.asked == ["token", "certificate", "certificate"]
@@ -317,9 +323,7 @@ def test_a_clock_that_jumped_renews_at_once(
     assert device.clocks.slept == []
 
 
-def test_a_wall_clock_that_stands_still_does_not_matter(
-    device: Device, coordinator: Coordinator
-) -> None:
+def test_renewal_works_with_a_stopped_wall_clock(device: Device, coordinator: Coordinator) -> None:
     enrolment = device.open()
     asyncio.run(enrolment.enrol(coordinator, TOKEN, "camera"))
     device.clocks.monotonic += 0.6 * DAY
@@ -327,7 +331,7 @@ def test_a_wall_clock_that_stands_still_does_not_matter(
     enrolment.close()
 
 
-def test_a_certificate_that_ran_out_is_renewed_by_the_key(
+def test_an_expired_certificate_is_renewed_by_the_key(
     device: Device, coordinator: Coordinator
 ) -> None:
     device.enrol(coordinator)
@@ -337,7 +341,7 @@ def test_a_certificate_that_ran_out_is_renewed_by_the_key(
     assert coordinator.asked == ["token", "key"]
 
 
-def test_a_coordinator_that_is_away_is_left_to_the_callers_patience(
+def test_an_unavailable_coordinator_is_reported_to_the_caller(
     device: Device, coordinator: Coordinator
 ) -> None:
     device.enrol(coordinator)
@@ -347,7 +351,7 @@ def test_a_coordinator_that_is_away_is_left_to_the_callers_patience(
         device.stay(coordinator, renewals=1)
 
 
-def test_a_certificate_that_cannot_be_kept_is_asked_for_again(
+def test_a_certificate_that_cannot_be_saved_is_requested_again(
     device: Device, coordinator: Coordinator
 ) -> None:
     device.enrol(coordinator)
@@ -358,7 +362,7 @@ def test_a_certificate_that_cannot_be_kept_is_asked_for_again(
         device.stay(coordinator, renewals=1)
 
 
-def test_an_authority_that_is_just_being_replaced_does_not_end_a_device(
+def test_a_half_replaced_authority_does_not_end_the_device(
     device: Device, coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     device.enrol(coordinator)
@@ -374,7 +378,7 @@ def test_an_authority_that_is_just_being_replaced_does_not_end_a_device(
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"rot"])
-def test_a_certificate_that_a_bad_disk_has_spoilt_is_had_again_by_the_key(
+def test_a_damaged_certificate_is_renewed_by_the_key(
     device: Device, coordinator: Coordinator, spoilt: bytes
 ) -> None:
     device.enrol(coordinator)
@@ -408,7 +412,7 @@ NO_CERTIFICATES = pytest.mark.parametrize(
 
 @NO_CERTIFICATES
 @pytest.mark.parametrize("takes_certificates", [True, False])
-def test_a_coordinator_that_makes_no_certificates_for_now_is_asked_again(
+def test_a_coordinator_that_cannot_issue_yet_is_asked_again(
     device: Device, coordinator: Coordinator, refusal: HfmdsError, takes_certificates: bool
 ) -> None:
     device.enrol(coordinator)
@@ -420,7 +424,7 @@ def test_a_coordinator_that_makes_no_certificates_for_now_is_asked_again(
 
 
 @NO_CERTIFICATES
-def test_a_device_starts_with_the_certificate_it_has_while_that_is_good(
+def test_a_device_starts_with_a_valid_certificate_without_renewal(
     device: Device, coordinator: Coordinator, refusal: HfmdsError, caplog: pytest.LogCaptureFixture
 ) -> None:
     device.clocks.wall = NOW.timestamp()
@@ -441,7 +445,7 @@ def test_a_device_starts_with_the_certificate_it_has_while_that_is_good(
         start()
 
 
-def test_a_revoked_device_is_told(device: Device, coordinator: Coordinator) -> None:
+def test_a_revoked_device_gets_the_reason(device: Device, coordinator: Coordinator) -> None:
     device.enrol(coordinator)
     device.clocks.pass_(DAY)
     coordinator.takes_certificates = False
@@ -450,9 +454,7 @@ def test_a_revoked_device_is_told(device: Device, coordinator: Coordinator) -> N
         device.stay(coordinator, renewals=1)
 
 
-def test_a_nonce_that_ran_out_is_worth_another_try(
-    device: Device, coordinator: Coordinator
-) -> None:
+def test_an_expired_nonce_is_retried(device: Device, coordinator: Coordinator) -> None:
     class Slow(Coordinator):
         async def begin(self) -> bytes:
             return b"of yesterday"
@@ -469,14 +471,16 @@ def test_two_processes_do_not_share_an_identity(device: Device) -> None:
     device.open().close()
 
 
-def test_damaged_terms_are_told(device: Device, coordinator: Coordinator) -> None:
+def test_damaged_terms_are_an_error(device: Device, coordinator: Coordinator) -> None:
     device.enrol(coordinator)
     (device.files.certificate.parent / "terms.json").write_text("{")
     with pytest.raises(ConfigurationError, match=r"terms.json is not readable.*enrol"):
         device.open()
 
 
-def test_a_damaged_key_is_told_with_the_remedy(device: Device, coordinator: Coordinator) -> None:
+def test_the_error_of_a_damaged_key_names_the_remedy(
+    device: Device, coordinator: Coordinator
+) -> None:
     device.enrol(coordinator)
     device.files.key.write_bytes(b"rot")
     with pytest.raises(ConfigurationError, match=r"key\.pem: not a device's key.*enrol .* again"):
