@@ -26,13 +26,21 @@ R = TypeVar("R")
 
 Channel: TypeAlias = grpc.aio.Channel
 
+# gRPC's retry of a client stream can abort the process (github.com/grpc/grpc/issues/40283). The
+# callers of these methods repeat them anyway.
+_UPLOADS = [
+    {"service": "hfmds.v1.CoordinatorService", "method": "SubmitUpdate"},
+    {"service": "hfmds.v1.SynthesisStoreService", "method": "PutBatch"},
+]
+
 _SERVICE_CONFIG = json.dumps(
     {
         # A fleet spreads over several addresses, and leaves a lost one for another.
         "loadBalancingConfig": [{"pick_first": {"shuffleAddressList": True}}],
         "methodConfig": [
+            {"name": _UPLOADS},
             {
-                "name": [{}],  # every method of every service
+                "name": [{}],  # every other method of every service
                 "retryPolicy": {
                     "maxAttempts": 3,
                     "initialBackoff": "0.1s",
@@ -40,7 +48,7 @@ _SERVICE_CONFIG = json.dumps(
                     "backoffMultiplier": 3,
                     "retryableStatusCodes": ["UNAVAILABLE"],
                 },
-            }
+            },
         ],
     }
 )
