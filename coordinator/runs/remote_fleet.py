@@ -21,7 +21,7 @@ from coordinator.runs.phase_conductor import PhaseConductor
 from coordinator.runs.pool_refresh import PoolRefresh
 from hfmds.algorithm.aggregation.blocks import Moved
 from hfmds.algorithm.aggregation.compression import unpacked
-from hfmds.algorithm.device_evaluation import combine_evaluations
+from hfmds.algorithm.evaluation import combine_evaluations
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import DeviceEvaluation, Evaluation, Pool, Traffic, Update, Weights
 from hfmds.domain.pools import Contribution

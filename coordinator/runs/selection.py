@@ -12,7 +12,7 @@ from typing import Protocol
 from coordinator.devices.registry import FleetView, Registry
 from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseRecords
 from coordinator.records.runs import RunRecord
-from hfmds.algorithm.device_evaluation import choose_evaluators
+from hfmds.algorithm.evaluation import choose_evaluators
 from hfmds.algorithm.sampling import Candidate, choose_cohort, sample_cohort
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.recipe import Recipe

@@ -1,12 +1,13 @@
-"""How a model does on labelled images. Only numpy.
+"""Evaluation of a model on labelled images, by the coordinator or by devices. Only numpy.
 
-The loop is here, once. What computes the loss is a step: torch (`torch_steps.torch_evaluation`), or
-a graph of a plan on devices without torch.
+The loop exists once. A step computes the loss: `torch_steps.torch_evaluation`, or a graph of a
+plan on devices without torch. When devices evaluate, each one uses its own data, and only three
+numbers leave it. Simulated and real fleets choose and combine them with the same code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -14,8 +15,10 @@ from numpy.typing import NDArray
 
 from hfmds.algorithm.local_work import Progress, no_progress
 from hfmds.algorithm.pixels import normalise
-from hfmds.domain.learning import Evaluation, LabelledImages
-from hfmds.domain.recipe import Normalisation
+from hfmds.algorithm.sampling import Candidate, sample_cohort
+from hfmds.domain.learning import DeviceEvaluation, Evaluation, LabelledImages
+from hfmds.domain.recipe import Normalisation, Recipe, Sampling
+from hfmds.domain.round_policy import EvaluationByDevices
 
 CHUNK = 256  # images at a time, to bound memory
 
@@ -38,3 +41,31 @@ def evaluate_in_chunks(
         correct += chunk_correct
         progress(min(start + CHUNK, len(images)), len(images))
     return Evaluation(correct / len(images), loss / len(images), len(images))
+
+
+def choose_evaluators(
+    policy: EvaluationByDevices, candidates: Iterable[Candidate], recipe: Recipe, round_number: int
+) -> tuple[str, ...]:
+    """Draw the devices that evaluate this round's model.
+
+    The draw is uniform, however the cohort was drawn, so that the result represents all devices.
+    """
+    return sample_cohort(
+        candidates, policy.devices, Sampling(), recipe.seed, round_number, "evaluation"
+    )
+
+
+def combine_evaluations(evaluations: Iterable[Evaluation]) -> DeviceEvaluation | None:
+    """Average over the samples of all devices; None if there are none.
+
+    Pass the devices in the order of their ids: a sum of floats depends on its order.
+    """
+    correct, loss, samples, devices = 0.0, 0.0, 0, 0
+    for evaluation in evaluations:
+        correct += evaluation.accuracy * evaluation.samples
+        loss += evaluation.loss * evaluation.samples
+        samples += evaluation.samples
+        devices += 1
+    if not samples:
+        return None
+    return DeviceEvaluation(correct / samples, loss / samples, samples, devices)

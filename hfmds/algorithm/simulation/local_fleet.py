@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.algorithm.aggregation.compression import unpacked
-from hfmds.algorithm.device_evaluation import choose_evaluators, combine_evaluations
 from hfmds.algorithm.device_memory import finish_training, round_before, with_memory
+from hfmds.algorithm.evaluation import choose_evaluators, combine_evaluations
 from hfmds.algorithm.leakage.measurement import summarise_leakage
 from hfmds.algorithm.local_work import LocalWork, Memory, Synthesis, SynthesisHealth, TrainedModel
 from hfmds.algorithm.methods.method_registry import method_of

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from hfmds.algorithm.device_evaluation import choose_evaluators, combine_evaluations
+from hfmds.algorithm.evaluation import choose_evaluators, combine_evaluations
 from hfmds.algorithm.federation import federate
 from hfmds.algorithm.methods.method_registry import first_checkpoint
 from hfmds.algorithm.sampling import Candidate
