@@ -1,4 +1,4 @@
-"""A coordinator and a store that say what a test wants to hear, over real gRPC.
+"""A coordinator and a store with scripted answers, over real gRPC.
 
 Threads instead of asyncio: the command under test has an event loop of its own in this process.
 """
@@ -30,7 +30,7 @@ from tests.cli.values import a_run
 
 
 class FakeCoordinator(admin_pb2_grpc.AdminServiceServicer):
-    """Holds runs; `changes` is what a watcher of any run is told, one message each.
+    """A coordinator with runs. It sends `changes` to every watcher, one message each.
 
     Its pages have two entries at most, whatever is asked for.
     """
@@ -42,8 +42,8 @@ class FakeCoordinator(admin_pb2_grpc.AdminServiceServicer):
         self.changes: list[tuple[Run, list[Round]]] = []
         self.model = b""
         self.watched_after: list[int] = []
-        self.of_later_version: set[str] = set()  # ids of runs whose method nobody here knows
-        self.lost_answers = 0  # to the next calls that create a run
+        self.of_later_version: set[str] = set()  # ids of runs with an unknown method
+        self.lost_answers = 0  # number of lost answers to CreateRun
 
     def CreateRun(self, request: Any, context: Any) -> Any:
         spec = spec_from(request.spec)
@@ -110,7 +110,7 @@ class FakeCoordinator(admin_pb2_grpc.AdminServiceServicer):
 
 
 class FakeStore(synthesis_store_pb2_grpc.SynthesisStoreServiceServicer):
-    """Holds snapshots, and the content of their shards; counts which of it is asked for."""
+    """A store with snapshots and their shards, which counts downloads."""
 
     def __init__(self, *snapshots: Snapshot, shards: tuple[bytes, ...] = ()) -> None:
         self.snapshots = {snapshot.snapshot_id: snapshot for snapshot in snapshots}
@@ -146,7 +146,7 @@ class FakeStore(synthesis_store_pb2_grpc.SynthesisStoreServiceServicer):
 
 @contextmanager
 def serving(servicer: FakeCoordinator | FakeStore, address: str = "127.0.0.1:0") -> Iterator[str]:
-    """Serve until the block ends; gives the address."""
+    """Serve until the block ends, and yield the address."""
     server = grpc.server(ThreadPoolExecutor(4), options=[("grpc.so_reuseport", 0)])
     if isinstance(servicer, FakeCoordinator):
         admin_pb2_grpc.add_AdminServiceServicer_to_server(servicer, server)

@@ -1,4 +1,4 @@
-"""The commands from outside: arguments in, text, files and exit codes out."""
+"""Commands with arguments, and their text, files and exit codes."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from tests.cli.fake_services import FakeCoordinator, serving
 from tests.cli.values import a_device, a_round, a_run
 
 REPOSITORY = Path(__file__).parents[2]
-NOBODY = "127.0.0.1:9"  # the discard port: nobody listens
+NOBODY = "127.0.0.1:9"  # the discard port has no listener
 
 ROOT = Path(__file__).parents[2]
 Output = pytest.CaptureFixture[str]
@@ -57,7 +57,7 @@ def test_create_with_json(coordinator: FakeCoordinator, capsys: Output) -> None:
 
 
 def test_create_makes_one_run_though_its_answer_is_lost(coordinator: FakeCoordinator) -> None:
-    coordinator.lost_answers = 2  # each time the channel tries again by itself
+    coordinator.lost_answers = 2  # the channel retries each time
     assert main(["run", "create", "--method", "fedavg"]) == 0
     assert len(coordinator.runs) == 1
 
@@ -266,12 +266,12 @@ def test_help_shows_every_word_that_was_written(
     def letters(text: str) -> str:
         return re.sub(r"[\s│`]", "", text)
 
-    monkeypatch.setenv("COLUMNS", "400")  # so that nothing is broken but prose
+    monkeypatch.setenv("COLUMNS", "400")  # tables stay unbroken
     for path, command in commands_in(get_command(app)):
         assert main([*path, "--help"]) == 0
         shown = letters(capsys.readouterr().out)
         for text in [command.help, *(param.help for param in command.params)]:
-            # What looks like markup, [n, channels] or <class>, would be left out in silence.
+            # Rich would silently drop text like [n, channels] or <class> as markup.
             assert letters(text or "") in shown, (path, text)
 
 

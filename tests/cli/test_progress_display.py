@@ -34,7 +34,7 @@ def test_a_pipe_gets_lines_without_control_codes() -> None:
     text = written(console)
     lines = text.splitlines()
     assert "\x1b" not in text
-    assert len(lines) == 4  # running, two rounds, completed: what does not change is not repeated
+    assert len(lines) == 4  # running, two rounds, completed
     assert lines[0].endswith("running")
     assert "round   2/3  accuracy  62.5 %  loss 1.250  PSNR 10.1 dB  pool 40 new" in lines[2]
     assert lines[2].endswith("took 2.5 s  best so far")

@@ -16,7 +16,7 @@ from tests.cli.values import a_round, a_run
 async def heard(
     address: str, followed: FollowedRun, when_away: Callable[[], object] = lambda: None
 ) -> list[str]:
-    """What was seen at each change: rounds so far, or that nobody answers.
+    """Records the state at each change: completed rounds, or an outage.
 
     When that is seen for the first time, `when_away` is called.
     """
@@ -44,7 +44,7 @@ async def test_a_run_is_followed_to_its_end() -> None:
 
 
 async def test_a_restart_of_the_coordinator_is_survived() -> None:
-    """The stream breaks after round 1; nobody answers for a while; then another one goes on."""
+    """A stream breaks after round 1, the coordinator is away, and another stream continues."""
     before, after = FakeCoordinator(), FakeCoordinator()
     before.changes = [(a_run(completed_rounds=1), [a_round(1)])]
     after.changes = [
@@ -110,7 +110,7 @@ def test_a_cancelled_run_is_an_error() -> None:
 
 def test_only_a_run_that_the_coordinator_paused_is_stuck() -> None:
     followed = FollowedRun("HFMDS-FL", a_run(state=RunState.PAUSED))
-    followed.require_not_stuck()  # an operator did it, and can undo it
+    followed.require_not_stuck()  # the operator paused it and can resume it
     followed.run = a_run(state=RunState.PAUSED, state_reason="no space left")
     with pytest.raises(WrongState, match=r"run run-1 \(HFMDS-FL\) was paused: no space left"):
         followed.require_not_stuck()

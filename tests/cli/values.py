@@ -1,4 +1,4 @@
-"""Hand-made domain values, as small as they can be."""
+"""Minimal domain values for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator without sockets: real storage, a store in memory, devices played by the test."""
+"""A coordinator for tests, with real storage, a store in memory and no sockets."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def make_spec(
     sampling: Sampling | None = None,
     **policy: Any,
 ) -> RunSpec:
-    """A run of tiny rounds; over-selection is off unless it is asked for."""
+    """Return the specification of a small run, by default without over-selection."""
     if method is None:
         every = refresh_every
         method = (
@@ -96,15 +96,15 @@ def make_spec(
 
 
 class PoolStoreInMemory:
-    """Opens and seals pools; may be away."""
+    """A store that opens and seals pools in memory, and may be away."""
 
     def __init__(self) -> None:
         self.away = False
         self.refusal: HfmdsError | None = None
         self.hangs = False
         self.calls = 0
-        self.lost: set[str] = set()  # devices whose batches are not in the pool
-        self.withdrawn: set[str] = set()  # devices of which pools take nothing
+        self.lost: set[str] = set()  # devices whose batches the pool lost
+        self.withdrawn: set[str] = set()  # devices whose images pools refuse
         self.opened: dict[str, PoolSpec] = {}
         self.sealed: dict[str, tuple[Contribution, ...]] = {}
         self.released: list[str] = []
@@ -154,14 +154,14 @@ class PoolStoreInMemory:
 
 @dataclass
 class Workbench:
-    """The coordinator, and hands to play devices with."""
+    """A coordinator, and methods that act as devices."""
 
     app: App
     store: PoolStoreInMemory
     registry: CollectorRegistry
 
     def servicer(self) -> CoordinatorServicer:
-        """The service that devices call."""
+        """Return the gRPC service for devices."""
         return CoordinatorServicer(
             self.check_ins, self.leases, self.downloads, self.uploads, self.results
         )
@@ -215,17 +215,17 @@ class Workbench:
         return StoredWeights(blobs.local_path(assignment.weights), "weights")
 
     async def arrive(self, *device_ids: str) -> list[asyncio.Task[Assignment]]:
-        """Have devices wait for work; returns when the coordinator knows of all of them."""
+        """Let devices wait for work, and return when the coordinator knows them all."""
         waiting = [asyncio.create_task(self.check_in(device)) for device in device_ids]
         await eventually(lambda: {*device_ids} <= {*self.app.registry.view("").present})
         return waiting
 
     def put_update(self, assignment: Assignment, data: bytes) -> Digest:
-        """Leave an update that was uploaded and does not count, as a kill in between does."""
+        """Upload an update without counting it, as a kill between the two steps does."""
         return self.app.contents.of(assignment.run_id).blobs.put_bytes(data)
 
     async def arrive_and_leave(self, *device_ids: str) -> None:
-        """Have devices ask for work once, so that the coordinator counts on them."""
+        """Let devices ask for work once, so that the coordinator counts on them."""
         for device_id in device_ids:
             outcome = await self.check_ins.check_in(device_id, PROFILE, 0.0, "")
             assert isinstance(outcome, RetryLater), outcome
@@ -233,7 +233,7 @@ class Workbench:
     async def submit(
         self, device_id: str, assignment: Assignment, data: bytes, loss: float = 1.5
     ) -> bool:
-        """Upload an update and hand it in."""
+        """Upload and submit an update."""
         return await self.submit_chunks(device_id, assignment, digest_of(data), [data], loss=loss)
 
     async def submit_chunks(
@@ -245,7 +245,7 @@ class Workbench:
         offset: int = 0,
         loss: float = 1.5,
     ) -> bool:
-        """Send these pieces as an update's bytes from an offset on, and hand it in."""
+        """Upload these pieces of an update from an offset, and submit it."""
 
         async def chunks() -> AsyncIterator[bytes]:
             for piece in pieces:
@@ -259,7 +259,7 @@ class Workbench:
     async def do(
         self, device_id: str, assignment: Assignment, work: Work, loss: float = 1.5
     ) -> bool:
-        """Answer an assignment as a device would."""
+        """Complete an assignment as a device does."""
         if isinstance(assignment.work, SynthesiseWork):
             batch = digest_of(f"{assignment.work.pool_id} {device_id}".encode())
             report = SynthesisReport(batch, 2, LEAKAGE, 1.0, Traffic(1, 2), 0.5)
@@ -276,7 +276,7 @@ class Workbench:
         return await self.results.submit_evaluation(device_id, assignment.task_id, evaluated)
 
     async def play(self, device_id: str, tasks: int, work: Work) -> list[Assignment]:
-        """Be a device for so many tasks."""
+        """Act as a device for this number of tasks."""
         done = []
         for _ in range(tasks):
             assignment = await self.check_in(device_id)
@@ -285,7 +285,7 @@ class Workbench:
         return done
 
     async def until(self, condition: Callable[[Run], bool], run_id: str = "run") -> Run:
-        """Watch the run until it is as wanted."""
+        """Watch the run until the condition holds."""
         async with asyncio.timeout(60):
             async for run, _ in self.runs.watch(run_id, 0):
                 if condition(run):
@@ -305,7 +305,7 @@ async def workbench(
     library: Library | None = None,
     gate: Gate | None = None,
 ) -> AsyncIterator[Workbench]:
-    """A coordinator on this folder; opening another one later is a restart."""
+    """Open a coordinator on this folder. Opening the folder again is a restart."""
     engine = open_database(database_of(folder))
     Base.metadata.create_all(engine)
     metrics_registry = CollectorRegistry()
@@ -343,12 +343,12 @@ async def workbench(
 
 
 def echo(weights: Weights, assignment: Assignment) -> Weights:
-    """The work of a device that learns nothing."""
+    """Return unchanged weights, as a device that learns nothing."""
     return trained(weights, assignment)
 
 
 def nudge(amount: float) -> Work:
-    """The work of a device that adds the same amount to every weight."""
+    """Return work that adds an amount to every weight."""
 
     def work(weights: Weights, assignment: Assignment) -> Weights:
         return {n: w + np.float32(amount) for n, w in trained(weights, assignment).items()}
@@ -357,7 +357,7 @@ def nudge(amount: float) -> Work:
 
 
 def trained(weights: Weights, assignment: Assignment) -> Weights:
-    """Those of the weights that the task's method trains in its round."""
+    """Return the weights that the method of the task trains in its round."""
     method, t = assignment.recipe.method, assignment.round_number
     return {name: weights[name] for name in weights if method.trains(name, t)}
 

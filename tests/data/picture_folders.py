@@ -19,13 +19,13 @@ def write_image(
 
 
 def idx(values: np.ndarray) -> bytes:
-    """An array as MNIST's files have it."""
+    """Encode an array in the format of MNIST."""
     header = [256 * 8 + values.ndim, *values.shape]
     return np.array(header, ">i4").tobytes() + values.astype(np.uint8).tobytes()
 
 
 def mnist_files(train: int = 4, test: int = 2) -> dict[str, bytes]:
-    """MNIST with 2x3 images: image i is all i, its label 9 - i."""
+    """Make MNIST with 2x3 images. All pixels of image i are i, and its label is 9 - i."""
     files = {}
     for part, count in (("train", train), ("t10k", test)):
         values = np.arange(count)
@@ -36,7 +36,7 @@ def mnist_files(train: int = 4, test: int = 2) -> dict[str, bytes]:
 
 
 def cifar_files() -> dict[str, bytes]:
-    """CIFAR-10 with one image per batch, all of the batch's number; the label is that too."""
+    """Make CIFAR-10 with one image per batch. Its pixels and label are the number of the batch."""
     batches = {f"data_batch_{number}": number for number in range(1, 6)} | {"test_batch": 6}
     files = {}
     for name, number in batches.items():
@@ -54,7 +54,7 @@ def write_files(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def small_cifar() -> Any:
-    """torchvision's CIFAR-10 that takes `cifar_files` for the originals."""
+    """Let torchvision's CIFAR-10 accept `cifar_files`."""
     from torchvision.datasets import CIFAR10
 
     md5 = {name: _md5(content) for name, content in cifar_files().items()}

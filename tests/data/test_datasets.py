@@ -17,7 +17,7 @@ NOWHERE = Path("no-data-root")
 
 
 def folder_of(path: Path, train: list[str], test: list[str]) -> str:
-    """A data set folder; images are as bright as they are many."""
+    """Write a data set folder. Image i has the brightness i."""
     for brightness, file in enumerate(
         [*(f"train/{f}" for f in train), *(f"test/{f}" for f in test)]
     ):
@@ -26,7 +26,7 @@ def folder_of(path: Path, train: list[str], test: list[str]) -> str:
 
 
 def images_of(labels: list[int], shape: tuple[int, ...] = (1, 2, 2)) -> LabelledImages:
-    """Image i is all i."""
+    """Make images. All pixels of image i are i."""
     values = np.arange(len(labels), dtype=np.uint8).reshape(-1, 1, 1, 1)
     pixels = np.broadcast_to(values, (len(labels), *shape)).copy()
     return LabelledImages(pixels, np.array(labels, np.int64))
@@ -128,26 +128,26 @@ def test_an_incomplete_folder_is_refused(
 def test_an_empty_class_folder_is_refused(tmp_path: Path):
     name = folder_of(tmp_path, ["a/1.png"], ["a/1.png"])
     (tmp_path / "train" / "b").mkdir()
-    with pytest.raises(ConfigurationError, match=r"train/b has no images; add some"):
+    with pytest.raises(ConfigurationError, match="train/b"):
         load_dataset(name, NOWHERE)
 
 
 def test_a_broken_link_is_named(tmp_path: Path):
     name = folder_of(tmp_path, ["a/1.png"], ["a/1.png"])
     (tmp_path / "train" / "a" / "2.png").symlink_to(tmp_path / "gone.png")
-    with pytest.raises(ConfigurationError, match=r"train/a/2.png cannot be read .*; replace or"):
+    with pytest.raises(ConfigurationError, match=r"train/a/2\.png"):
         load_dataset(name, NOWHERE)
 
 
 def test_a_name_too_long_for_a_folder_is_refused():
-    with pytest.raises(ConfigurationError, match=r"^xxx\S+ cannot be read \(.+\); check the path"):
+    with pytest.raises(ConfigurationError, match=r"^xxx"):
         load_dataset("x" * 300, NOWHERE)
 
 
 def test_parts_of_different_shapes_are_refused(tmp_path: Path):
     write_image(tmp_path / "train" / "a" / "1.png")
     write_image(tmp_path / "test" / "a" / "1.png", mode="RGB")
-    with pytest.raises(ConfigurationError, match=r"has 3x4 grey .* but 3x4 colour ones for test"):
+    with pytest.raises(ConfigurationError, match=r"3x4 grey .*3x4 colour"):
         load_dataset(str(tmp_path), NOWHERE)
 
 
@@ -191,12 +191,10 @@ def test_an_impossible_subset_is_refused(count: int, message: str):
         subset(images, count, seed=0)
 
 
-@pytest.mark.parametrize("seed", range(4))  # whichever of the rare classes is drawn first
+@pytest.mark.parametrize("seed", range(4))  # the order of the rare classes varies
 def test_a_subset_is_limited_by_the_rarest_of_rare_classes(seed: int):
     images = images_of([0] * 40 + [1] * 10 + [2] * 4)
-    with pytest.raises(
-        ConfigurationError, match=r"needs 12 of class [12], .*; ask for at most 12,"
-    ):
+    with pytest.raises(ConfigurationError, match=r"12 of class [12], .*at most 12"):
         subset(images, 36, seed)
     assert np.bincount(subset(images, 12, seed).labels).tolist() == [4, 4, 4]
 

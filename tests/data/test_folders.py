@@ -10,7 +10,7 @@ from tests.data.picture_folders import write_image
 
 
 class Crowd(list[Path]):
-    """Files that say they are more than they are."""
+    """Sparse files that claim more images than memory holds."""
 
     def __len__(self) -> int:
         return 10**15

@@ -1,4 +1,4 @@
-"""The same images under every run's own numbering of the classes."""
+"""The same images under the class numbers of different runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PETS = dataclasses.replace(RECIPE, class_names=("dog", "ant", "cat"))
 
 
 def folder_of(path: Path, *names: str) -> Path:
-    """A folder with one 2x2 image per class, of the brightness of its place."""
+    """Write one 2x2 image per class. The brightness is the position of the class."""
     for place, name in enumerate(names):
         (path / name).mkdir(parents=True)
         Image.new("L", (2, 2), place).save(path / name / "1.png")
@@ -37,7 +37,7 @@ def test_folders_are_mapped_by_name(tmp_path: Path) -> None:
     images = load(source).labelled_for(PETS)
     assert images.labels.tolist() == [2, 0]
     assert images.pixels[:, 0, 0, 0].tolist() == [0, 1]
-    direct = load_images(source, PETS.class_names)  # what a simulation would load
+    direct = load_images(source, PETS.class_names)  # a simulation loads these
     np.testing.assert_array_equal(images.labels, direct.labels)
     np.testing.assert_array_equal(images.pixels, direct.pixels)
 
@@ -58,7 +58,7 @@ def test_unknown_class_is_named(tmp_path: Path) -> None:
     local = load(str(folder_of(tmp_path, "cat", "yak")))
     with pytest.raises(InvalidInput, match=rf"'yak'.*dog, ant, cat.*{tmp_path}") as refused:
         local.labelled_for(PETS)
-    assert "dog, ant, cat" in refused.value.public  # all but what is its owner's affair
+    assert "dog, ant, cat" in refused.value.public  # without private details
     assert "yak" not in refused.value.public
     assert str(tmp_path) not in refused.value.public
 
@@ -72,7 +72,7 @@ def test_named_folders_need_a_run_with_names(tmp_path: Path) -> None:
 def test_class_names_number_the_folders(tmp_path: Path) -> None:
     local = load(str(folder_of(tmp_path, "cat", "dog")), ("dog", "emu", "cat"))
     assert local.labelled_for(RECIPE).labels.tolist() == [2, 0]
-    assert local.labelled_for(PETS).labels.tolist() == [2, 0]  # emu: no image, no trouble
+    assert local.labelled_for(PETS).labels.tolist() == [2, 0]  # an empty class is no error
 
 
 def test_class_names_name_the_numbers(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Packed images: what `hfmds data pack` writes is read as the folder was."""
+"""Packed images give the same images as the folder."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def test_each_device_gets_its_own_digits_of_one_class():
     parts = [load_images(f"digits#train@{device}/20") for device in range(20)]
     classes = [np.unique(part.labels).tolist() for part in parts]
     assert all(len(own) == 1 for own in classes)
-    for ten in (classes[:10], classes[10:]):  # so any ten in a row know all classes
+    for ten in (classes[:10], classes[10:]):  # any ten neighbours contain all classes
         assert sorted(ten) == [[c] for c in range(10)]
     assert {len(part) for part in parts} == {69}
     together = np.concatenate([part.pixels for part in parts]).reshape(20 * 69, -1)
@@ -108,26 +108,26 @@ def test_a_missing_source_is_refused(source: str, message: str):
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path):
     (tmp_path / "data.tsv").write_text("1,2")
-    with pytest.raises(ConfigurationError, match="neither a folder nor a file of a known"):
+    with pytest.raises(ConfigurationError, match=r"data\.tsv"):
         load_images(str(tmp_path / "data.tsv"))
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigurationError, match=r"no class folders; put images in .*/cat"):
+    with pytest.raises(ConfigurationError, match=r"put images in .*/cat"):
         load_images(str(tmp_path), ["cat", "dog"])
 
 
 def test_a_class_folder_without_images_is_refused(tmp_path: Path):
     (tmp_path / "0").mkdir()
-    with pytest.raises(ConfigurationError, match=r"class folder .*/0 has no images; add some"):
+    with pytest.raises(ConfigurationError, match="/0 "):
         load_images(str(tmp_path))
 
 
 def test_an_unknown_class_is_refused(tmp_path: Path):
     write_image(tmp_path / "bird" / "a.png")
-    with pytest.raises(ConfigurationError, match=r"/bird is not one of .*\(cat, dog\); rename"):
+    with pytest.raises(ConfigurationError, match=r"/bird .*\(cat, dog\)"):
         load_images(str(tmp_path), ["cat", "dog"])
-    with pytest.raises(ConfigurationError, match=r"/bird is not a class number; rename it"):
+    with pytest.raises(ConfigurationError, match="/bird"):
         load_images(str(tmp_path))
 
 
@@ -146,15 +146,15 @@ def test_an_unreadable_image_is_refused(tmp_path: Path):
     write_image(tmp_path / "0" / "a.png", size=(40, 40))
     whole = (tmp_path / "0" / "a.png").read_bytes()
     (tmp_path / "0" / "a.png").write_bytes(b"hello")
-    with pytest.raises(ConfigurationError, match=r"a.png cannot be read \(not an image\); replace"):
+    with pytest.raises(ConfigurationError, match=r"a\.png"):
         load_images(str(tmp_path))
     (tmp_path / "0" / "a.png").write_bytes(whole[:60])
-    with pytest.raises(ConfigurationError, match=r"a.png cannot be read \(.*\); replace"):
+    with pytest.raises(ConfigurationError, match=r"a\.png"):
         load_images(str(tmp_path))
 
 
 def test_a_name_too_long_for_a_file_is_refused():
-    with pytest.raises(ConfigurationError, match=r"^xxx\S+ cannot be read \(.+\); check the path"):
+    with pytest.raises(ConfigurationError, match=r"^xxx"):
         load_images("x" * 300)
 
 
@@ -183,7 +183,7 @@ def test_an_npz_of_another_shape_is_refused(tmp_path: Path, arrays: dict, messag
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 cut short"])
 def test_a_malformed_npz_is_refused(tmp_path: Path, content: bytes):
     (tmp_path / "shard.npz").write_bytes(content)
-    with pytest.raises(ConfigurationError, match=r"shard.npz cannot be read as .npz"):
+    with pytest.raises(ConfigurationError, match=r"shard\.npz"):
         load_images(str(tmp_path / "shard.npz"))
 
 
@@ -194,7 +194,7 @@ def test_an_npz_larger_than_memory_is_refused(tmp_path: Path):
     with zipfile.ZipFile(tmp_path / "shard.npz", "w") as archive:
         archive.writestr("images.npy", header.getvalue())
         archive.writestr("labels.npy", b"")
-    with pytest.raises(ConfigurationError, match=r"shard.npz needs more memory .*; put fewer or"):
+    with pytest.raises(ConfigurationError, match=r"shard\.npz .*memory"):
         load_images(str(tmp_path / "shard.npz"))
 
 

@@ -43,5 +43,5 @@ def test_unused_classes_are_mentioned_only_if_they_exist():
 
 
 def test_a_device_without_images_is_named():
-    with pytest.raises(ConfigurationError, match=r"device 1 \(the first is 0\) has no images"):
+    with pytest.raises(ConfigurationError, match="device 1"):
         summarise_split(LABELS, [np.array([0]), np.array([], np.int64)], NAMES)

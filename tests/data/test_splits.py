@@ -35,7 +35,7 @@ def test_shards_are_disjoint_equal_and_repeatable(split: Split):
 
 
 def test_splits_never_change():
-    # Results that were published with these seeds must be found again.
+    # Published results with these seeds must stay reproducible.
     labels = np.tile(np.arange(10), 30)
     by_dirichlet = dirichlet(labels, 7, 0.01, 3, samples_per_device=12)
     assert iid(labels, 7, 3)[0][:5].tolist() == [274, 100, 108, 153, 42]
@@ -64,7 +64,7 @@ def test_label_skew_gives_each_device_its_classes_in_equal_parts(classes_per_dev
 def test_label_skew_varies_the_combinations_of_classes():
     hands = [frozenset(LABELS[shard].tolist()) for shard in label_skew(LABELS, 20, 2, seed=5)]
     assert {len(hand) for hand in hands} == {2}
-    assert len(set(hands)) > 10  # of five pairs dealt four times there would be five
+    assert len(set(hands)) > 10  # repeated pairs would give five
     assert [sum(c in hand for hand in hands) for c in range(10)] == [4] * 10
 
 
@@ -196,7 +196,7 @@ def test_unequal_label_skew_has_each_class_of_a_device_equally_often():
         assert len(set(counts[counts > 0].tolist())) == 1
     held = np.bincount(LABELS[np.concatenate(shards)], minlength=10)
     assert held.max() <= 30
-    assert held.max() >= 30 - 3  # the scarcest class is used up, but for rounding
+    assert held.max() >= 30 - 3  # the rarest class is used up, except for rounding
 
 
 def test_dirichlet_keeps_its_skew_with_unequal_shards():

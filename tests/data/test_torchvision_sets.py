@@ -1,4 +1,4 @@
-"""Data sets that torchvision fetches: converted once, then read without it."""
+"""Data sets that torchvision downloads, and that are read without it afterwards."""
 
 from __future__ import annotations
 

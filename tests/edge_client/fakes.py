@@ -1,4 +1,4 @@
-"""A coordinator, a store and an engine in memory, and a device wired to them."""
+"""A coordinator, a store and an engine in memory, and a device that uses them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ CHUNK = 16
 
 
 def images(*labels: int) -> LabelledImages:
-    """One 1x2x2 image per label, its pixels the label."""
+    """Return one 1x2x2 image per label, with the label as pixels."""
     values = np.array(labels, np.int64)
     return LabelledImages(
         np.tile(values.astype(np.uint8)[:, None, None, None], (1, 1, 2, 2)), values
@@ -89,7 +89,7 @@ def unavailable(peer: Peer) -> Unavailable:
 
 
 class Faults:
-    """Errors to raise at the next calls of a method, by its name; and a diary of all calls."""
+    """Errors for the next calls of each method, and a record of all calls."""
 
     def __init__(self) -> None:
         self.errors: dict[str, list[Exception]] = {}
@@ -102,12 +102,12 @@ class Faults:
 
 
 class Shelf:
-    """Content as bytes, served in chunks; the next `garbled` downloads arrive altered."""
+    """Content in memory, served in chunks. The next `garbled` downloads arrive altered."""
 
     def __init__(self) -> None:
         self.contents: dict[Digest, bytes] = {}
         self.garbled = 0
-        self.broken_after: int | None = None  # the next download breaks after so many bytes
+        self.broken_after: int | None = None  # bytes until the next download breaks
 
     def put(self, data: bytes) -> Digest:
         self.contents[digest_of(data)] = data
@@ -142,16 +142,16 @@ class Shelf:
 
 
 class FakeCoordinator(Faults):
-    """Hands out its `work` in order, then says Finished."""
+    """A coordinator that assigns its `work` in order, and then answers Finished."""
 
     def __init__(self, *work: Outcome) -> None:
         super().__init__()
         self.work = list(work)
         self.shelf = Shelf()
         self.weights = self.shelf.put(encode_weights(WEIGHTS))
-        self.plan: Digest | None = None  # of every task
+        self.plan: Digest | None = None  # the plan of every task
         self.profiles: list[DeviceProfile] = []
-        self.waits: list[float] = []  # that devices asked for, answered or not
+        self.waits: list[float] = []  # waiting times that devices requested
         self.updates: dict[str, UpdateReport] = {}
         self.syntheses: dict[str, SynthesisReport] = {}
         self.evaluations: dict[str, EvaluationReport] = {}
@@ -208,15 +208,15 @@ class FakeCoordinator(Faults):
 
 
 class FakeStore(Faults):
-    """Serves the snapshots it was given and keeps the batches it gets."""
+    """A store that serves its snapshots and keeps the batches it receives."""
 
     def __init__(self) -> None:
         super().__init__()
         self.shelf = Shelf()
         self.snapshots: dict[str, Snapshot] = {}
         self.pools: dict[tuple[str, str], Digest] = {}
-        self.made_with: dict[tuple[str, str], Digest] = {}  # the batches, by the same
-        self.seeds: list[int] = []  # by which shares were chosen
+        self.made_with: dict[tuple[str, str], Digest] = {}  # batches by pool and device
+        self.seeds: list[int] = []  # seeds of the requested shares
 
     def seal(self, snapshot_id: str, *batches: SyntheticBatch) -> None:
         self.seal_shards(snapshot_id, *(self.shelf.put(encode_batch(b)) for b in batches))
@@ -268,7 +268,7 @@ class FakeStore(Faults):
 
 
 class FakeEngine:
-    """Adds the seed to the weights; copies the first images. Keeps the work it was given.
+    """An engine that adds the seed to the weights, copies images and records its work.
 
     It counts the tasks of each kind in its memory, and adds that to the result: so equal results
     mean equal origins.
@@ -279,7 +279,7 @@ class FakeEngine:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.enough: Callable[[], bool] = lambda: True  # computes until this says so
+        self.enough: Callable[[], bool] = lambda: True  # computes until this is true
         self.works: list[LocalWork] = []
         self.remembers = True
         self.health: SynthesisHealth | None = SynthesisHealth(0.1, 0.2, 0.9, 1.0, 0.5, 1.0)
@@ -330,7 +330,7 @@ class FakeEngine:
 
 @dataclass
 class Device:
-    """A device on a folder; made anew on the same folder it is the same device, restarted."""
+    """A device on a folder. A second one on the same folder is the device after a restart."""
 
     folder: Path
     coordinator: FakeCoordinator = field(default_factory=FakeCoordinator)
@@ -355,7 +355,7 @@ class Device:
         self.slept: list[float] = []
 
     def work(self, *work: Outcome) -> None:
-        """Run the device through this work, until the coordinator has no more."""
+        """Run the device until the coordinator has no more of this work."""
         asyncio.run(self.life(*work))
 
     async def life(self, *work: Outcome) -> None:

@@ -1,4 +1,4 @@
-"""A device against peers in memory: what it does, and what it does when things go wrong."""
+"""A device with peers in memory, in normal operation and with failures."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def device(tmp_path: Path) -> Device:
     return Device(tmp_path)
 
 
-# --- work that goes well --------------------------------------------------------------------------
+# --- successful work ------------------------------------------------------------------------------
 
 
 def test_training_submits_an_update(device: Device) -> None:
@@ -154,7 +154,7 @@ def test_only_an_engine_that_needs_the_plan_gets_it(device: Device, needs_plan: 
     assert plans == [b"a plan" if needs_plan else None] * 3
     size = device.coordinator.weights.size_bytes
     received = device.coordinator.updates["t1"].traffic.received_bytes
-    assert received == size + (plan.size_bytes if needs_plan else 0)  # and then it is cached
+    assert received == size + (plan.size_bytes if needs_plan else 0)  # later tasks use the cache
     assert device.coordinator.syntheses["s1"].traffic.received_bytes == 0
 
 
@@ -173,7 +173,7 @@ def test_a_restarted_device_submits_its_finished_evaluation(device: Device) -> N
     again = Device(device.folder, device.coordinator, device.store)
     again.work(device.evaluate_task())
     assert again.coordinator.evaluations["e1"].evaluation.accuracy == 0.75
-    assert again.engine.works == []  # nothing was computed twice
+    assert again.engine.works == []  # the device computes nothing twice
 
 
 def test_unmeasured_leakage_is_not_reported(
@@ -183,7 +183,9 @@ def test_unmeasured_leakage_is_not_reported(
     device.engine.health = None
     device.work(device.synthesise_task())
     assert device.coordinator.syntheses["s1"].synthetic_accuracy is None
-    assert device.metric("synthetic_accuracy_ratio") is None  # no NaN in a fleet's average
+    assert (
+        device.metric("synthetic_accuracy_ratio") is None
+    )  # a NaN would spoil averages over the fleet
     assert device.metric("batch_psnr_db", real="paired", statistic="max") == pytest.approx(12)
     assert "3 synthetic images accepted; PSNR to the real ones 10.0 dB" in caplog.text
 
@@ -198,8 +200,8 @@ def test_the_device_waits_for_the_retry_time(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    told = (12.0, 0.0, math.inf, math.nan)
-    device.work(*(RetryLater(seconds, "no round is open") for seconds in told))
+    retry_times = (12.0, 0.0, math.inf, math.nan)
+    device.work(*(RetryLater(seconds, "no round is open") for seconds in retry_times))
     assert device.slept == [12.0, 0.1, 3600.0, 0.1]
     assert caplog.text.count("waiting for work: no round is open") == 1
 
@@ -350,7 +352,7 @@ def test_the_return_of_the_coordinator_is_noticed_without_work(device: Device) -
     nothing = RetryLater(0.0, "no work for this device")
     device.coordinator.errors["check_in"] = [unavailable(COORDINATOR)] * 2
     device.work(nothing, nothing)
-    # Not reached yet, away, and back: from then on it waits for work as long as it may.
+    # Unreached, away, and back. After that the device waits for work in long calls.
     assert device.coordinator.waits == [5, 5, 5, 30, 30]
 
 
@@ -435,7 +437,7 @@ def test_lease_is_renewed_while_the_store_is_away(device: Device) -> None:
 async def test_work_whose_round_closed_is_stopped(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
-    device.engine.enough = lambda: False  # for ever
+    device.engine.enough = lambda: False  # forever
 
     life = asyncio.create_task(device.life(device.train_task()))
     await asyncio.to_thread(device.engine.started.wait)
@@ -477,9 +479,9 @@ def test_sealed_pool_drops_the_batch(device: Device) -> None:
 def test_repeatedly_late_tasks_are_paced(device: Device) -> None:
     device.store.errors["put_batch"] = [TooLate("in quarantine") for _ in range(3)]
     device.work(*[device.synthesise_task("s1")] * 4, device.synthesise_task("s2", 2))
-    assert [s for s in device.slept if s != 10.0] == [0.5, 1.0]  # the second and the third time
+    assert [s for s in device.slept if s != 10.0] == [0.5, 1.0]  # the second and third refusal
     assert list(device.coordinator.syntheses) == ["s1", "s2"]
-    assert len(device.engine.works) == 2  # what was made for s1 was there
+    assert len(device.engine.works) == 2  # the device reuses the batch of s1
     assert device.metric("tasks_total", kind="synthesise", outcome="late") == 3
 
 
@@ -497,7 +499,7 @@ def test_outage_during_renewal_does_not_stop_the_work(device: Device) -> None:
     assert "t1" in device.coordinator.updates
 
 
-# --- tasks that cannot be done --------------------------------------------------------------------
+# --- failing tasks --------------------------------------------------------------------------------
 
 
 def test_failure_is_reported_and_the_device_goes_on(device: Device) -> None:
@@ -531,9 +533,9 @@ def test_images_that_do_not_fit_the_model_are_reported(
     device.work(device.train_task(), device.synthesise_task())
     assert "its data" in device.coordinator.failures["t1"]
     assert "[1, 2, 5]" in device.coordinator.failures["s1"]
-    assert "ada" not in str(device.coordinator.failures)  # where they are is nobody else's affair
+    assert "ada" not in str(device.coordinator.failures)  # the path of the images is private
     assert "/home/ada/wide" in caplog.text
-    assert "download" not in device.coordinator.calls  # no byte was moved for nothing
+    assert "download" not in device.coordinator.calls  # the device downloads nothing
 
 
 def test_an_unknown_class_is_reported_without_its_name(
@@ -545,10 +547,10 @@ def test_an_unknown_class_is_reported_without_its_name(
     task = device.train_task()
     recipe = dataclasses.replace(RECIPE, class_names=("ant", "bee", "cat"))
     device.work(dataclasses.replace(task, recipe=recipe))
-    told = device.coordinator.failures["t1"]
-    assert "a class of its data is not one of the run's classes (ant, bee, cat)" in told
-    assert "yak" not in told
-    assert "ada" not in told
+    report = device.coordinator.failures["t1"]
+    assert "a class of its data is not one of the run's classes (ant, bee, cat)" in report
+    assert "yak" not in report
+    assert "ada" not in report
     assert "class 'yak'" in caplog.text
     assert "/home/ada/pets" in caplog.text
 
@@ -573,14 +575,14 @@ def test_a_refused_failure_report_does_not_stop_the_device(
     device.engine.error = InvalidInput("no")
     device.coordinator.errors["report_failure"] = answers = [answer]
     device.work(device.train_task())
-    assert not answers  # it was told, once
+    assert not answers  # the device reported it once
     assert not device.coordinator.failures
 
 
 def test_a_task_of_a_later_version_is_given_up_and_the_device_continues(device: Device) -> None:
     message = outcome_message(device.train_task("later"))
     message.assignment.recipe.ClearField("method")
-    later = bytes([15 << 3 | 2, 0])  # an empty message in field 15: a method of a later version
+    later = bytes([15 << 3 | 2, 0])  # field 15 is a method of a later version
     recipe = message.assignment.recipe.SerializeToString() + later
     message.assignment.recipe.ParseFromString(recipe)
     received = outcome_from(type(message).FromString(message.SerializeToString()))
@@ -590,7 +592,7 @@ def test_a_task_of_a_later_version_is_given_up_and_the_device_continues(device: 
         "this version does not know); upgrade the device"
     }
     assert list(device.coordinator.updates) == ["t2"]
-    assert device.slept[0] == 0.5  # a backoff, so that a fleet does not ask without end
+    assert device.slept[0] == 0.5  # the backoff protects the coordinator
     assert device.metric("tasks_total", kind="unknown", outcome="failed") == 1
 
 
@@ -608,7 +610,7 @@ def test_unknown_snapshot_is_reported(device: Device) -> None:
     assert "'gone'" in device.coordinator.failures["t1"]
 
 
-# --- stopping, dying, coming back -----------------------------------------------------------------
+# --- stops, kills and restarts --------------------------------------------------------------------
 
 
 def _stop_while_computing(device: Device, task_id: str = "t1") -> None:
@@ -635,14 +637,14 @@ def test_restarted_device_gives_the_same_update(device: Device) -> None:
     _stop_while_computing(device)
     again = Device(device.folder, device.coordinator, device.store)
     again.work(device.train_task())
-    assert again.coordinator.calls.count("download") == 1  # the weights were here
+    assert again.coordinator.calls.count("download") == 1  # the cache has the weights
     other = Device(device.folder / "other")
     other.work(other.train_task())
     assert again.coordinator.updates["t1"].update == other.coordinator.updates["t1"].update
 
 
 class Killed(BaseException):
-    """Stands for kill -9: nothing of the process's own runs after it."""
+    """Simulates kill -9: no code of the device runs after it."""
 
 
 def test_a_restarted_device_submits_its_finished_result(device: Device) -> None:
@@ -652,7 +654,7 @@ def test_a_restarted_device_submits_its_finished_result(device: Device) -> None:
     again = Device(device.folder, device.coordinator, device.store)
     again.work(device.train_task())
     assert "t1" in again.coordinator.updates
-    assert again.engine.works == []  # nothing was computed twice
+    assert again.engine.works == []  # the device computes nothing twice
 
 
 def test_finished_result_of_another_task_is_not_mixed_up(device: Device) -> None:
@@ -663,7 +665,7 @@ def test_finished_result_of_another_task_is_not_mixed_up(device: Device) -> None
 
 
 def test_repeated_refresh_gives_the_same_batch(device: Device) -> None:
-    """The memory is that before the round, however often it is repeated."""
+    """A repeated round starts from the memory before the round."""
     device.work(device.synthesise_task("s1", 5), device.synthesise_task("s2", 10))
     device.work(device.synthesise_task("s3", 10))
     first, second, repeated = (device.coordinator.syntheses[t].batch for t in ("s1", "s2", "s3"))
@@ -684,7 +686,7 @@ def test_device_killed_between_memory_and_result_gives_the_same_update(device: D
     device.coordinator.errors["submit_update"] = [Killed()]  # type: ignore[list-item]
     with pytest.raises(Killed):
         device.work(device.train_task("t2", 2))
-    (device.folder / "result.json").unlink()  # as if it had not come so far
+    (device.folder / "result.json").unlink()  # as after an earlier kill
     device.work(device.train_task("t2", 2), device.train_task("t3", 3))
     assert [work.round_number for work in device.engine.works] == [1, 2, 2, 3]
     other = Device(device.folder / "other")
@@ -727,7 +729,7 @@ def test_small_cache_never_loses_what_the_task_uses(tmp_path: Path) -> None:
     assert "t1" in device.coordinator.updates
 
 
-# --- the owner's limits -------------------------------------------------------------------------
+# --- limits of the owner --------------------------------------------------------------------------
 
 
 def test_the_device_rests_until_its_conditions_hold(
@@ -753,7 +755,7 @@ def test_a_device_that_must_rest_leaves_its_task_and_takes_it_again(device: Devi
         return None
 
     device.refusal, device.look_every_seconds = refusal, 0.01
-    device.engine.enough = lambda: device.engine.abandoned  # the second time, at once
+    device.engine.enough = lambda: device.engine.abandoned  # the second computation ends at once
     device.work(device.train_task(), device.train_task())
     assert device.engine.abandoned
     assert device.coordinator.calls.count("leave") == 1
@@ -771,14 +773,14 @@ def test_with_once_the_device_stops_without_work(device: Device) -> None:
 
 def test_with_once_failed_tasks_are_an_error(device: Device) -> None:
     device.once = True
-    device.coordinator.shelf.garbled = 3  # the first task cannot be done, the second can
-    with pytest.raises(WrongState, match="1 of this device's tasks failed; its log") as told:
+    device.coordinator.shelf.garbled = 3  # the first task fails, the second succeeds
+    with pytest.raises(WrongState, match="1 of this device's tasks") as failure:
         device.work(device.train_task("t1"), device.train_task("t2"), RetryLater(5.0, "nothing"))
-    assert told.value.exit_code == 1
+    assert failure.value.exit_code == 1
     assert "t2" in device.coordinator.updates
     device.once = False
     device.coordinator.shelf.garbled = 0
-    device.work(device.train_task("t3"))  # whoever goes on has the log and metrics
+    device.work(device.train_task("t3"))  # a device that continues has log and metrics
 
 
 def test_with_once_a_device_that_must_rest_stops(device: Device) -> None:
@@ -831,7 +833,7 @@ def test_an_abandoned_download_counts_as_traffic(device: Device) -> None:
 
 @pytest.mark.parametrize("garbled", [0, 99])
 def test_the_count_is_on_disk_after_every_transfer(device: Device, garbled: int) -> None:
-    device.traffic_bytes_per_day = 10**9  # a hundredth of it is never moved here
+    device.traffic_bytes_per_day = 10**9  # the traffic stays below a hundredth of it
     device.coordinator.shelf.garbled = garbled
     device.work(device.train_task("t1"))
     assert ("t1" in device.coordinator.failures) == bool(garbled)
@@ -857,7 +859,7 @@ def test_a_restarted_transfer_needs_room_only_for_missing_shards(
     sizes = [shard.digest.size_bytes for shard in device.store.snapshots["snap"].shards]
     once = device.coordinator.weights.size_bytes + sum(sizes)
     device.traffic_bytes_per_day = once + sizes[1] - short_by
-    device.store.shelf.garbled = 1  # the last byte of the last shard
+    device.store.shelf.garbled = 1  # alters the last byte of the last shard
     device.work(device.train_task("t1", snapshot_id="snap"))
     assert ("t1" in device.coordinator.failures) == bool(short_by)
     received = once if short_by else once + sizes[1]
@@ -883,8 +885,8 @@ def test_a_disk_that_fills_up_during_a_download_ends_the_task_with_the_reason(
     device.work(device.train_task())
     assert "the device's disk is full" in device.coordinator.failures["t1"]
     assert str(device.folder) not in device.coordinator.failures["t1"]
-    assert device.coordinator.calls.count("download") == 1  # not again and again
-    assert device.peers.coordinator_retry.trouble() is None  # it was there
+    assert device.coordinator.calls.count("download") == 1  # one attempt
+    assert device.peers.coordinator_retry.trouble() is None  # the coordinator answered
 
 
 @pytest.mark.parametrize(
@@ -912,7 +914,7 @@ def test_a_result_stays_in_memory_while_the_disk_is_full(
 ) -> None:
     device = Device(tmp_path)
     with_room = getattr(where, call)
-    full = [2]  # so many calls find no room, once the engine has computed
+    full = [2]  # number of writes that find a full disk
 
     def called(*given: Any, **named: Any) -> Any:
         if device.engine.works and full[0] and given[1:] != ("rb",):

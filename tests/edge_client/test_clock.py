@@ -1,4 +1,4 @@
-"""A device with a wrong clock works as any other: it waits for nothing by the wall clock."""
+"""A device with a wrong clock works, because no wait depends on the wall clock."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 EDGE_CLIENT = Path(__file__).resolve().parents[2] / "edge_client"
 
-# What is forgotten first, when a day of traffic is over, and how long the device was off: there is
-# no other clock for these.
+# Only the wall clock can order cache entries, end a day of traffic and measure the time that
+# the device was off.
 MAY_LOOK = {"content_cache.py", "own_certificate.py", "device_folder.py", "traffic.py"}
 WALL_CLOCKS = {"time", "time_ns", "now", "utcnow", "today", "localtime", "gmtime"}
 
 
 def looks(path: Path) -> set[str]:
-    """The wall clocks that a module looks at: time.time, datetime.now and the like."""
+    """Return the calls to wall clocks in a module, such as time.time and datetime.now."""
     return {
         node.attr
         for node in ast.walk(ast.parse(path.read_text()))

@@ -1,4 +1,4 @@
-"""The line that a person sees on a device's console."""
+"""The progress line on a device's console."""
 
 from __future__ import annotations
 

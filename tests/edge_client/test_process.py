@@ -1,4 +1,4 @@
-"""`python -m edge_client` as an operator meets it: exit codes, messages, signals."""
+"""`python -m edge_client` from outside: exit codes, messages and signals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def nobody() -> Iterator[str]:
-    """An address where nobody answers, and nobody else can begin to."""
+    """Reserve an address that refuses connections."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
         yield f"127.0.0.1:{bound.getsockname()[1]}"

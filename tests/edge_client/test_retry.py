@@ -1,4 +1,4 @@
-"""How long a device waits before it calls again."""
+"""Waiting times of a device between calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PEER = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
 
 
 def pauses(*failures: HfmdsError) -> list[float]:
-    """How long one waits for a peer that fails in these ways, and then answers."""
+    """Return the waiting times with a peer that fails with these errors and then answers."""
     slept, left = [], list(failures)
 
     async def sleep(seconds: float) -> None:
@@ -46,7 +46,7 @@ def test_the_wait_follows_the_retry_time_of_the_peer() -> None:
 
 def test_absurd_retry_times_are_bounded() -> None:
     assert pauses(Unavailable("full", retry_after_seconds=1e9)) == [3600.0]
-    assert pauses(Unavailable("full", retry_after_seconds=0.0)) == [0.1]  # nor makes it spin
+    assert pauses(Unavailable("full", retry_after_seconds=0.0)) == [0.1]  # no busy loop
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), HfmdsError("a fault of the server")])

@@ -1,4 +1,4 @@
-"""What a device tells of its way through a task: the stages that last, and why it gives up."""
+"""Stages and failures that a device reports about a task."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def test_quick_tasks_report_no_stages(device: Device) -> None:
 def test_a_device_stops_when_its_report_shows_the_task_ended(device: Device) -> None:
     device.tell_stage_after_seconds = 0.0
     device.coordinator.errors["renew_lease"] = [TooLate("round 1 is closed", "goal-reached")]
-    device.engine.enough = lambda: False  # for ever
+    device.engine.enough = lambda: False  # forever
 
-    async def never(seconds: float) -> None:  # so that no other renewal is made
+    async def never(seconds: float) -> None:  # prevents further renewals
         await asyncio.sleep(3600)
 
     device.sleep = never

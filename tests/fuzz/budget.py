@@ -1,4 +1,4 @@
-"""How many inputs a property is tried with."""
+"""The number of inputs for each property."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 from hypothesis import HealthCheck, settings
 
 TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
-"""1: as in the suite, always the same inputs; more: so many times as many, other ones each time."""
+"""1 tries the same inputs each time, as the suite does. n tries n times as many new inputs."""
 
 
 def tried(examples: int) -> settings:
-    """Decorates a property that hypothesis tries, or is the settings of a state machine."""
+    """Return the settings of a hypothesis property or state machine."""
     return settings(
         max_examples=examples * TIMES,
         derandomize=TIMES == 1,

@@ -1,4 +1,4 @@
-"""Messages that no honest program sends: valid ones with something changed, or anything at all."""
+"""Hostile messages: changed valid messages, and arbitrary messages."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _set(draw: DrawFn, message: Message, field: FieldDescriptor, depth: int) -> None:
-    """Something new in this field."""
+    """Draw a new value for this field."""
     name = field.name
     if _is_map(field):
         key, value = (field.message_type.fields_by_name[part] for part in ("key", "value"))
@@ -102,7 +102,7 @@ def _fill(draw: DrawFn, message: Message, depth: int) -> None:
 
 
 def _nodes(message: Message) -> Iterator[Message]:
-    """The message and all within it."""
+    """Return the message and all messages in it."""
     yield message
     for field, value in message.ListFields():
         if field.message_type is None or _is_map(field):
@@ -113,7 +113,7 @@ def _nodes(message: Message) -> Iterator[Message]:
 
 @st.composite
 def changed(draw: DrawFn, valid: Message) -> Message:
-    """A valid message with a few fields changed, emptied or filled."""
+    """Draw a valid message with a few fields changed, emptied or filled."""
     message = type(valid)()
     message.CopyFrom(valid)
     for _ in range(draw(st.integers(1, 3))):
@@ -129,7 +129,7 @@ def changed(draw: DrawFn, valid: Message) -> Message:
 
 @st.composite
 def anything(draw: DrawFn, kind: type[M]) -> M:
-    """A message of this kind with anything in it."""
+    """Draw an arbitrary message of this kind."""
     message = kind()
     _fill(draw, message, 0)
     return message
@@ -137,7 +137,7 @@ def anything(draw: DrawFn, kind: type[M]) -> M:
 
 @st.composite
 def damaged(draw: DrawFn, data: bytes) -> bytes:
-    """Bytes with some changed, cut out or put in."""
+    """Draw these bytes with some of them changed, removed or added."""
     content = bytearray(data)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(content)))
@@ -147,7 +147,7 @@ def damaged(draw: DrawFn, data: bytes) -> bytes:
 
 
 def decoded(kind: type[M], data: bytes) -> M | None:
-    """The message, if the bytes are one."""
+    """Return the message if the bytes are valid."""
     try:
         return kind.FromString(data)
     except DecodeError:

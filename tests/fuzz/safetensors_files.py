@@ -1,4 +1,4 @@
-"""Files that are almost safetensors: a length, a header in JSON, and the tensors' bytes."""
+"""Damaged safetensors files: a length, a JSON header and the bytes of the tensors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _changes = {
 
 @st.composite
 def almost(draw: DrawFn, valid: bytes) -> bytes:
-    """A valid file with its header changed, or with any bytes changed."""
+    """Draw a valid file with a changed header or changed bytes."""
     if draw(st.booleans()):
         return draw(damaged(valid))
     length = struct.unpack_from("<Q", valid)[0]

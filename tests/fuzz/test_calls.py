@@ -1,4 +1,4 @@
-"""Every method of the coordinator and of the store, called with requests that nobody sends.
+"""Every method of the coordinator and the store, called with hostile requests.
 
 Whoever answers is the real thing on real storage; only the sockets are left out.
 """
@@ -50,15 +50,14 @@ METHODS = {
     method.name: method
     for name, module in SERVICES.items()
     for method in module.DESCRIPTOR.services_by_name[name].methods
-    if method.name
-    != "CreateRun"  # what it takes is an operator's, and tests/fuzz/test_messages.py's
+    if method.name != "CreateRun"  # operators call it; tests/fuzz/test_messages.py covers it
 }
 BATCH = encode_batch(make_batch(1))
 WAITS_SECONDS = 0.01
 
 
 class Context:
-    """As much of a call as handlers look at."""
+    """The parts of a call that handlers use."""
 
     def peer(self) -> str:
         return "ipv4:127.0.0.1:1"
@@ -71,7 +70,7 @@ class Context:
 
 
 class NoStore:
-    """Nobody to be told who is shut out."""
+    """A store client for servers that send no exclusions."""
 
     async def set_exclusions(self, version: str, exclusions: Exclusions | None = None) -> str:
         return version
@@ -82,7 +81,7 @@ async def no_dismissal(device_id: str) -> None:
 
 
 class Servers:
-    """A coordinator with a run whose device has a task, and a store with a pool and a snapshot."""
+    """A coordinator with an open task, and a store with a pool and a snapshot."""
 
     def __init__(self, folders: Callable[[str], Path]) -> None:
         self._loop = asyncio.new_event_loop()
@@ -90,7 +89,7 @@ class Servers:
         self._thread.start()
         self._open = AsyncExitStack()
         self.methods: dict[str, Callable[..., Any]] = {}
-        self.known: dict[str, Any] = {}  # what honest requests have in fields of these names
+        self.known: dict[str, Any] = {}  # values of honest requests by field name
         self.run(self._start(folders))
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -148,7 +147,7 @@ class Servers:
         self._loop.close()
 
     def honest(self, kind: type[Message]) -> Message:
-        """A request that names what there is."""
+        """Make a request that names existing objects."""
         names = {field.name for field in kind.DESCRIPTOR.fields}
         if "header" in names:
             header = GetMessageClass(kind.DESCRIPTOR.fields_by_name["header"].message_type)
@@ -193,7 +192,7 @@ def servers(
 
 @pytest.mark.parametrize("name", ["RenewLease", "QueryUpload", "GetRun", "GetPool", "GetShare"])
 def test_honest_requests_succeed(servers: Servers, name: str) -> None:
-    """Else nothing below would come far."""
+    """Prove that the fuzzed requests start from valid ones."""
     servers.run(servers.ask(name, [servers.honest(GetMessageClass(METHODS[name].input_type))]))
 
 

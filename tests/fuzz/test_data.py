@@ -1,4 +1,4 @@
-"""A device's own images in files that a bad disk, a bad copy or a bad hand has changed."""
+"""A device's own images in damaged files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def picture(kind: str) -> bytes:
 
 
 def npy_header(data: bytes, said: str) -> bytes:
-    """An .npy file that says this of its array."""
+    """Replace the header of an .npy file."""
     text = said.encode().ljust(118) + b"\n"
     return data[:8] + struct.pack("<H", len(text)) + text + data[128:]
 
@@ -108,7 +108,7 @@ def test_fuzzed_manifests_are_read_or_refused(folder: Path, content: bytes) -> N
     loads_or_refuses(folder / "list.csv")
 
 
-# What Pillow says of broken and of large pictures before it goes on, or refuses.
+# Pillow warns about broken and large pictures.
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL.TiffImagePlugin")
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"])

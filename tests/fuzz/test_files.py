@@ -1,4 +1,4 @@
-"""Content that comes from peers: weights, updates, synthetic batches, plans."""
+"""Content from peers: weights, updates, synthetic batches and plans."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def little_memory(path: Path) -> Iterator[None]:
-    """Inside, no more memory is taken than a few times the size of the file."""
+    """Require that the block uses at most a few times the memory of the file."""
     tracemalloc.start()
     try:
         yield

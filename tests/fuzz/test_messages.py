@@ -34,7 +34,7 @@ def test_a_message_gives_a_value_or_a_domain_error(name: str, data: st.DataObjec
         return
     if isinstance(value, UnreadableTask):
         return
-    # What was taken can be told on, and is then read as the same; NaN is like no number.
+    # A decoded value survives another round trip. NaN equals no number.
     again = value_of(message_of(value))
     assert again == value or "nan" in repr(value)
 

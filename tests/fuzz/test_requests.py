@@ -1,4 +1,4 @@
-"""What the issuer reads of callers that have no certificate yet: requests, nonces, tokens, ids."""
+"""Input to the issuer from callers without a certificate: requests, nonces, tokens and ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.coordinator.identity.registry_office import Office, new_issuer
 from tests.fuzz.budget import tried
 from tests.fuzz.protobuf import damaged
 
-# As a device makes it, of a key that nobody has any more.
+# A request from a device, for a key that is deleted.
 REQUEST = bytes.fromhex(
     "3081cb30730201003011310f300d06035504030c066465766963653059301306072a8648ce3d020106082a86"
     "48ce3d030107034200044f6d67932f5a5335bb748c7314a752f1b8f7acf3aabdd53a3d33157e834e44ccb495"
@@ -30,7 +30,7 @@ REQUEST = bytes.fromhex(
 
 
 def test_an_unchanged_request_is_accepted() -> None:
-    """Else nothing below would come far."""
+    """Prove that the fuzzed requests start from a valid one."""
     assert len(Request(REQUEST).key_sha256) == 64
 
 
@@ -51,7 +51,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
 
 
 def all_right(office: Office) -> dict[str, Any]:
-    """With what a device enrols."""
+    """Return the arguments of an enrolment."""
     key = DeviceKey.create()
     nonce, request = office.enrolment.begin(), key.request()
     return {

@@ -1,4 +1,4 @@
-"""Content on its way in pieces that do not fit, from senders that break off, lie or start over."""
+"""Transfers with wrong pieces, from senders that break off, lie or restart."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_an_honest_upload_arrives_after_any_earlier_calls(
             with suppress(HfmdsError):
                 await receive(content, "task", digest, offset, stream(chunks))
             assert staged_bytes(folder) <= len({digest for digest, _, _ in attempts}) * LARGEST
-        for _ in range(2):  # bytes that were wrong are found at the end of the first
+        for _ in range(2):  # the first upload reveals wrong bytes
             state = upload_state(content, "task", DIGEST)
             if not state.complete:
                 with suppress(HfmdsError):

@@ -1,4 +1,4 @@
-"""Podman, and the images, built once for all tests of this folder."""
+"""Podman and the images, built once for all tests of this folder."""
 
 from __future__ import annotations
 

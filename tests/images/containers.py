@@ -1,4 +1,4 @@
-"""Images of k8s/Dockerfile and containers of them, by podman.
+"""Images of k8s/Dockerfile and their containers, with podman.
 
 Where there is no registry the Dockerfile's PYTHON_IMAGE is made of Debian's packages; images stay
 for the next time, since they are mostly layers that have not changed.
@@ -35,7 +35,7 @@ network_backend = "netavark"
 
 
 class Podman:
-    """Podman with settings of our own."""
+    """Podman with its own settings."""
 
     def __init__(self, folder: Path) -> None:
         settings = folder / "containers.conf"
@@ -43,7 +43,7 @@ class Podman:
         self._environment = {**os.environ, "CONTAINERS_CONF": str(settings)}
 
     def __call__(self, *arguments: str | Path, check: bool = True) -> str:
-        """What a command prints; if it fails, so does the test, with what it said."""
+        """Return the output of a command. A failure fails the test with the output."""
         done = subprocess.run(
             ["podman", *arguments],
             env=self._environment,
@@ -58,13 +58,13 @@ class Podman:
         return done.stdout
 
     def inspect(self, kind: str, name: str) -> dict[str, Any]:
-        """What podman knows of a pod, a container or an image."""
+        """Return podman's description of a pod, a container or an image."""
         found = json.loads(self(kind, "inspect", name))
         first: dict[str, Any] = found[0] if isinstance(found, list) else found
         return first
 
     def build(self, target: str) -> str:
-        """Build a target of the Dockerfile from the sources as they are; the image's name."""
+        """Build a target of the Dockerfile from the current sources; return the image's name."""
         image = f"hfmds/{target}:{VERSION}"
         self(
             *("build", "--layers", "--network", "host", "--quiet", "--tag", image),
@@ -74,7 +74,7 @@ class Podman:
         return image
 
     def _python_image(self) -> str:
-        """What PYTHON_IMAGE says, or an image that does the same: Debian with Python 3.11."""
+        """Return PYTHON_IMAGE, or an equivalent image of Debian with Python 3.11."""
         if given := os.environ.get("PYTHON_IMAGE"):
             return given
         if not self("images", "--quiet", _BASE):
@@ -82,7 +82,7 @@ class Podman:
         return _BASE
 
     def _make_base(self, archive: Path) -> None:
-        # It must trust and find what this machine does, for pip.
+        # pip needs the authorities and the index of this machine.
         hooks = [
             f"--customize-hook=upload {file} {file}"
             for file in ("/etc/ssl/certs/ca-certificates.crt", "/etc/pip.conf")

@@ -1,4 +1,4 @@
-"""What a cluster does with manifests, as far as podman does not: pods of them, and their probes.
+"""The parts of a cluster that podman lacks: pods from manifests, and their probes.
 
 Podman's `kube play` takes pods and claims. From the rendered overlay it gets
 
@@ -34,7 +34,7 @@ PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 @dataclass
 class Pod:
-    """A pod to play: its manifest and claims, and what was taken out of it."""
+    """A pod for podman: its manifest, its claims and its probes."""
 
     manifest: Resource
     claims: list[Resource]
@@ -50,14 +50,14 @@ class Pod:
 
     @property
     def container(self) -> str:
-        """Podman's name of its one container."""
+        """Return podman's name of the only container."""
         return f"{self.name}-{self.manifest['spec']['containers'][0]['name']}"
 
 
 def pods_of(
     resources: tuple[Resource, ...], devices: int, secrets: Path = Path("/none")
 ) -> list[Pod]:
-    """The pods of an overlay, with so many simulated devices.
+    """Return the pods of an overlay, with this number of simulated devices.
 
     `secrets` has a folder for each secret and each config map, with a file for each of its keys.
     """
@@ -81,7 +81,7 @@ def pods_of(
 
 
 def jobs_of(resources: tuple[Resource, ...]) -> list[Pod]:
-    """The pods that CronJobs make; of their claims only those that no other pod has."""
+    """Return the pods of CronJobs, with the claims that no other pod has."""
     theirs = [job for job in resources if job["kind"] == "CronJob"]
     names = {job["metadata"]["name"] for job in theirs}
     claims = {
@@ -93,7 +93,7 @@ def jobs_of(resources: tuple[Resource, ...]) -> list[Pod]:
 
 
 def probe(pod: Pod, kind: str, address: str) -> str:
-    """Do a probe once; why it failed, or nothing."""
+    """Run a probe once; return the reason of a failure, or an empty text."""
     what = pod.probes[kind]
     if "grpc" in what:
         return _grpc_probe(f"{address}:{what['grpc']['port']}")
@@ -107,7 +107,7 @@ def probe(pod: Pod, kind: str, address: str) -> str:
 
 
 def pass_probe(pod: Pod, kind: str, address: str) -> None:
-    """Do a probe until it succeeds, as often as Kubernetes would."""
+    """Repeat a probe until it succeeds, as often as Kubernetes would."""
     what = pod.probes[kind]
     time.sleep(what.get("initialDelaySeconds", 0))
     for _ in range(what.get("failureThreshold", 3)):

@@ -1,4 +1,4 @@
-"""A node of a cluster, played by podman: pods that are started, probed, looked into and stopped."""
+"""A node of a cluster, simulated by podman: it starts, probes, inspects and stops pods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NETWORK = "hfmds-test"
 
 
 class Node:
-    """Pods at work, and what a cluster and its administrator do with them."""
+    """Running pods, with the actions of a cluster and its administrator."""
 
     def __init__(
         self, podman: Podman, pods: list[Pod], folder: Path, jobs: list[Pod] | None = None
@@ -28,7 +28,7 @@ class Node:
 
     @contextmanager
     def network(self) -> Iterator[None]:
-        """Inside, pods can be started; at the end they are gone, with all they kept."""
+        """Yield a node for pods, and remove them and their volumes at the end."""
         self._clear()
         self.podman("network", "create", NETWORK)
         try:
@@ -37,7 +37,7 @@ class Node:
             self._clear()
 
     def start(self, *names: str) -> None:
-        """Start pods at once, for their order must not matter; returns when they are ready."""
+        """Start pods together, because their order must not matter; return when they are ready."""
         pods = [self.pods[name] for name in names]
         self._play(*pods)
         for kind in PROBES:
@@ -46,7 +46,7 @@ class Node:
                     pass_probe(pod, kind, self.address(pod))
 
     def do(self, job: Pod) -> tuple[int, str]:
-        """Have a job done; its exit code, and what it said."""
+        """Run a job; return its exit code and output."""
         self._play(job)
         code = int(self.podman("wait", job.container))
         return code, self.podman("logs", job.container)
@@ -59,7 +59,7 @@ class Node:
         self.podman("kube", "play", "--network", NETWORK, manifest)
 
     def _clear(self) -> None:
-        """Remove all that was played; what is not there is no error."""
+        """Remove all pods and volumes, if they exist."""
         pods = [*self.pods.values(), *self._jobs]
         self.podman("pod", "rm", "--force", "--ignore", *(pod.name for pod in pods), check=False)
         claims = [one["metadata"]["name"] for pod in pods for one in pod.claims]
@@ -67,40 +67,40 @@ class Node:
         self.podman("network", "rm", "--force", NETWORK, check=False)
 
     def address(self, pod: Pod) -> str:
-        """The pod's own address, as Kubernetes' probes use it."""
+        """Return the address of the pod, which the probes of Kubernetes use."""
         infra = self.podman.inspect("pod", pod.name)["InfraContainerID"]
         networks = self.podman.inspect("container", infra)["NetworkSettings"]["Networks"]
         address: str = networks[NETWORK]["IPAddress"]
         return address
 
     def inside(self, pod: Pod, *command: str) -> str:
-        """What a command in the pod's container prints, errors too; it may fail."""
+        """Return the output and errors of a command in the pod's container, which may fail."""
         shell = ("sh", "-c", '"$@" 2>&1', "sh")
         return self.podman("exec", pod.container, *shell, *command, check=False)
 
     def stop(self, name: str) -> float:
-        """End a pod as Kubernetes does, by SIGTERM and, after its time, SIGKILL; the seconds."""
+        """End a pod like Kubernetes, by SIGTERM and later SIGKILL; return the seconds."""
         began = time.monotonic()
         self.podman("pod", "stop", "--time", str(self.pods[name].grace_seconds), name)
         return time.monotonic() - began
 
     def start_again(self, name: str) -> None:
-        """Start a pod that was stopped; returns when it is ready."""
+        """Start a stopped pod; return when it is ready."""
         self.podman("pod", "start", name)
         pod = self.pods[name]
         for kind in pod.probes:
             pass_probe(pod, kind, self.address(pod))
 
     def exit_code(self, name: str) -> int:
-        """How the pod's program ended."""
+        """Return the exit code of the pod's program."""
         state = self.podman.inspect("container", self.pods[name].container)["State"]
         code: int = state["ExitCode"]
         return code
 
     def logs(self, name: str) -> str:
-        """The end of what the pod's program has said."""
+        """Return the end of the output of the pod's program."""
         return self.podman("logs", "--tail", "20", self.pods[name].container, check=False)
 
     def published(self, name: str, port: str = "grpc") -> str:
-        """Where this machine reaches a Service."""
+        """Return the address at which this machine reaches a Service."""
         return f"127.0.0.1:{self.pods[name].host_ports[port]}"

@@ -1,4 +1,4 @@
-"""An operator outside the cluster: the `hfmds` command, and what it prints."""
+"""An operator outside the cluster who uses the `hfmds` command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUN_SECONDS = 900.0
 
 
 class Operator:
-    """Calls the coordinator and the store where they are published."""
+    """Calls the published addresses of the coordinator and the store."""
 
     def __init__(self, coordinator: str, store: str, **settings: str) -> None:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("HFMDS_")}
@@ -23,7 +23,7 @@ class Operator:
         self._environment = {**inherited, **ours}
 
     def __call__(self, command: str) -> str:
-        """What a command prints."""
+        """Return the output of a command."""
         done = subprocess.run(
             [Path(sysconfig.get_path("scripts")) / "hfmds", *command.split()],
             env=self._environment,
@@ -35,7 +35,7 @@ class Operator:
         return done.stdout
 
     def create_run(self, devices: int, rounds: int) -> None:
-        """Have all devices learn digits, with a refresh in every second round."""
+        """Create a run that learns digits on all devices, with a refresh every second round."""
         self(
             "run create --run-id digits --channels 1 --height 20 --width 20 --alpha 0.5 "
             f"--rounds {rounds} --first-refresh 2 --refresh-every 2 --synthetic-images 10 "
@@ -43,12 +43,12 @@ class Operator:
         )
 
     def run(self) -> dict[str, Any]:
-        """How the run is, with its completed rounds."""
+        """Return the run with its completed rounds."""
         shown: dict[str, Any] = json.loads(self("run show digits --json"))
         return shown
 
     def until_rounds(self, count: int) -> dict[str, Any]:
-        """Wait until so many rounds are completed; what the run is like then."""
+        """Wait until this number of rounds is completed; return the run."""
         deadline = time.monotonic() + RUN_SECONDS
         while len((seen := self.run())["rounds"]) < count:
             assert time.monotonic() < deadline, seen

@@ -1,4 +1,4 @@
-"""Containers of rendered manifests on this machine's own network, with ports that are free.
+"""Containers of rendered manifests on the network of this machine, with free ports.
 
 For what podman's `kube play` cannot do: variables of secrets and config maps, several containers in
 the pod of a job, and servers of this machine at 127.0.0.1.
@@ -20,7 +20,7 @@ _OURS = re.compile(r":(74\d\d)$")
 
 
 class Machine:
-    """Runs containers as a cluster would, as far as user, rights, files and variables go."""
+    """Runs containers with the user, rights, files and variables of a cluster."""
 
     def __init__(
         self, podman: Podman, resources: tuple[Resource, ...], secrets: Path, services: list[str]
@@ -34,25 +34,25 @@ class Machine:
         self._started: list[str] = []
 
     def do(self, pod: Resource, container: Resource) -> str:
-        """Have a container do its work; what it says."""
+        """Run a container to its end, and return its output."""
         return self._podman("run", "--rm", *self._arguments(pod, container, {}))
 
     def start(self, name: str, pod: Resource, ports: Mapping[str, str]) -> None:
-        """Start the one container of a pod, with other ports than it would have for itself."""
+        """Start the only container of a pod, on free ports."""
         (container,) = pod["containers"]
         self._started.append(name)
         self._podman("run", "--detach", "--name", name, *self._arguments(pod, container, ports))
 
     def kill(self, name: str) -> None:
-        """End a container without a word."""
+        """Kill a container."""
         self._podman("kill", name)
 
     def logs(self, name: str) -> str:
-        """What a container's program has said lately."""
+        """Return the latest output of a container."""
         return self._podman("logs", "--tail", "20", name, check=False)
 
     def close(self) -> None:
-        """Remove all that was started."""
+        """Remove all containers."""
         self._podman(
             "rm", "--force", "--ignore", "--volumes", "--time", "0", *self._started, check=False
         )
@@ -76,7 +76,7 @@ class Machine:
                 yield from ("--volume", f"{self._secrets / name}:{place}:ro")
             else:
                 assert "emptyDir" in volume
-                yield from ("--volume", place)  # as new, with the owner that the image has there
+                yield from ("--volume", place)  # a new volume with the owner from the image
         command = container.get("command", [])
         if command:
             yield from ("--entrypoint", command[0])
@@ -98,5 +98,5 @@ class Machine:
 
 
 def moved(*ports: str) -> dict[str, str]:
-    """A free port of this machine for each."""
+    """Return a free port of this machine for each name."""
     return dict(zip(ports, map(str, free_ports(len(ports))), strict=True))

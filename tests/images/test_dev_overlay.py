@@ -1,4 +1,4 @@
-"""The images, and the dev overlay's pods of them, for real: `make test-images`.
+"""Images and the pods of the dev overlay, run with podman by `make test-images`.
 
 Minutes and gigabytes, so not among the other tests.
 """
@@ -30,7 +30,7 @@ WITHOUT_TORCH = ("synthesis-store", "edge-client", "edge-simulator")
 def node(
     podman: Podman, images: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Node]:
-    """The dev overlay's pods, all ready."""
+    """Start all pods of the dev overlay."""
     pods = pods_of(rendered(MANIFESTS / "overlays" / "dev"), DEVICES)
     node = Node(podman, pods, tmp_path_factory.mktemp("pods"), JOBS)
     with node.network():
@@ -90,7 +90,7 @@ def test_the_web_page_is_served(node: Node) -> None:
 def test_a_run_survives_the_end_of_each_pod(node: Node) -> None:
     operator = Operator(node.published("coordinator"), node.published("synthesis-store"))
     operator.create_run(DEVICES, ROUNDS)
-    # The first round has the plans made, by torch in the coordinator's pod.
+    # Torch in the coordinator's pod makes the plans in the first round.
     operator.until_rounds(1)
     for name in ("coordinator", "synthesis-store", "edge-simulator-0"):
         seconds = node.stop(name)

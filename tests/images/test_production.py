@@ -1,4 +1,4 @@
-"""The programs of the prod overlay for real, but for Kubernetes: TLS, PostgreSQL, S3, replicas.
+"""The prod overlay without Kubernetes: TLS, PostgreSQL, S3 and replicas.
 
 The job makes the tables, two coordinators share the work, and the one that leads is killed.
 """
@@ -45,7 +45,7 @@ def pki(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def of_storage(pki: Path) -> TlsFiles:
-    """The certificate of PostgreSQL and S3, which cert-manager makes for each."""
+    """Make the certificate of PostgreSQL and S3, in place of cert-manager."""
     pair = pki / "service-storage.crt", pki / "service-storage.key"
     return TlsFiles(*pair, pki / "authority.crt")
 
@@ -67,7 +67,7 @@ def s3(of_storage: TlsFiles) -> Iterator[S3Server]:
 
 @pytest.fixture
 def secrets(tmp_path: Path, pki: Path, database: str, s3: S3Server) -> Path:
-    """What k8s/README.md has one make, and what cert-manager makes."""
+    """Make the files of k8s/README.md and of cert-manager."""
     folder, written = tmp_path / "secrets", tmp_path / "written"
     for name in SERVICES:
         pair = pki / f"service-{name}.crt", pki / f"service-{name}.key"
@@ -137,7 +137,7 @@ def test_a_run_survives_the_death_of_the_leading_coordinator(
 
 
 def _device(image: str) -> dict[str, object]:
-    """A device outside the cluster, with what it is told when it is made."""
+    """Return the pod of a device outside the cluster, with its enrolment settings."""
     settings = {
         "HFMDS_COORDINATOR": "127.0.0.1:7401",
         "HFMDS_STORE": "127.0.0.1:7411",
@@ -171,7 +171,7 @@ def _device(image: str) -> dict[str, object]:
 
 
 def until_ready(machine: Machine, name: str, port: str) -> None:
-    """Wait for as long as the startup probe does."""
+    """Wait as long as the startup probe."""
     deadline = time.monotonic() + 120
     while (said := _answer(port, "readyz").strip()) != "ready":
         assert time.monotonic() < deadline, f"{said}\n{machine.logs(name)}"
@@ -186,7 +186,7 @@ def until_it_leads(port: str) -> None:
 
 
 def _answer(port: str, path: str) -> str:
-    """What a program says; why it did not."""
+    """Return a page of a program, or the reason of the failure."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as answer:
             said: str = answer.read().decode()

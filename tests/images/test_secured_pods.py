@@ -1,4 +1,4 @@
-"""Pods with TLS, as components/tls has them: simulated devices enrol with a token and learn."""
+"""Pods of components/tls: simulated devices enrol with a token and learn."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP = 10001  # fsGroup of the pods
 
 
 def keep(secrets: Path, name: str, **files: Path) -> None:
-    """Make a secret, as a cluster shows it to a pod: for the pod's group alone."""
+    """Make a secret that only the group of the pod can read, as in a cluster."""
     folder = secrets / name
     folder.mkdir(parents=True)
     for key, source in files.items():

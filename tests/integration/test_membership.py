@@ -264,7 +264,7 @@ async def only_what_is_for_tokens_is_there(fleet: Fleet) -> None:
     stranger = Peer("coordinator", address, "HFMDS_ENROL", Trust(fleet.authority))
     client = CoordinatorClient(stranger, "camera")
     try:
-        with pytest.raises(ConfigurationError, match="does not know this call"):
+        with pytest.raises(ConfigurationError, match="this call"):
             await client.check_in(PROFILE, 0.0)
     finally:
         await client.close()
@@ -290,16 +290,16 @@ async def test_devices_enrol_leave_and_return_by_tokens(tmp_path: Path) -> None:
 
         async def tokens_let_in_whom_they_say() -> None:
             tokens.append((await owner("pki", "admin-token", "operator", "vera")).strip())
-            with pytest.raises(NotAllowed, match="operator vera may not call CreateAdminToken"):
+            with pytest.raises(NotAllowed, match=r"operator vera .*CreateAdminToken"):
                 await vera("pki", "admin-token", "owner", "vera")
             for_camera = await let_in("--device", "camera")
             for_phone = await let_in("--prefix", "phone-", "--uses", "2")
             with pytest.raises(NotAllowed):
                 await asyncio.to_thread(fleet.with_token, for_camera, "pki", "devices")
-            with pytest.raises(NotAllowed, match="not one of this fleet"):
+            with pytest.raises(NotAllowed, match="fleet"):
                 await thief.enrol(f"{for_camera[:-4]}0000")
             await camera.enrol(for_camera)
-            with pytest.raises(NotAllowed, match="is spent"):
+            with pytest.raises(NotAllowed, match="spent"):
                 await thief.enrol(for_camera)
             await phone.enrol(for_phone)
             assert (camera.device_id, phone.device_id[:6]) == ("camera", "phone-")
@@ -310,7 +310,7 @@ async def test_devices_enrol_leave_and_return_by_tokens(tmp_path: Path) -> None:
             await only_what_is_for_tokens_is_there(fleet)
             cookies.extend(await fleet.at_the_page(tokens[0]))
             another = RenewalClient(phone._peer(fleet.coordinator), "camera")
-            with pytest.raises(NotAllowed, match="may not speak for device camera"):
+            with pytest.raises(NotAllowed, match="device camera"):
                 await another.renew(phone.key.request())
 
         async def a_revoked_device_is_out() -> None:
@@ -353,7 +353,7 @@ async def test_devices_enrol_leave_and_return_by_tokens(tmp_path: Path) -> None:
             eve = await asyncio.to_thread(fleet.issue, "viewer", "eve")
             await asyncio.to_thread(fleet.with_certificate, eve, "devices")
             own = serial(fleet.owner)
-            with pytest.raises(WrongState, match="let another owner revoke it"):
+            with pytest.raises(WrongState, match="another owner"):
                 await owner("pki", "revoke", "--certificate", own)
             await owner("pki", "revoke", "--certificate", serial(eve), "--reason", "left")
             with pytest.raises(NotAllowed, match="was revoked"):

@@ -91,7 +91,7 @@ def test_killing_the_servers_and_a_coordinator_without_its_folder_changes_nothin
     s3_server.restart(signal.SIGKILL)
     with_admin(coordinator, until(3))
     first.stop(signal.SIGKILL)
-    shutil.rmtree(data_dir)  # as if it came back on another machine
+    shutil.rmtree(data_dir)  # as on another machine
     start_coordinator(coordinator).address("grpc")
 
     async def last_model(client: AdminClient) -> bytes:
@@ -133,7 +133,7 @@ def test_a_program_without_its_storage_is_not_ready(
             return refusal.code, refusal.read().decode()
 
     def shown() -> float:
-        """Return the metric of readiness, which works without storage, too."""
+        """Return the readiness metric, which works without storage."""
         with urllib.request.urlopen(f"{pages}/metrics") as answer:
             (found,) = re.findall(r"^hfmds_\w+_ready (\S+)$", answer.read().decode(), re.MULTILINE)
         return float(found)

@@ -28,7 +28,7 @@ from tests.synthesis_store.examples import SPEC, make_batch, named
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
-# Larger than what a connection holds: who is killed in the middle has not sent all.
+# Larger than the buffers of a connection, so that a kill interrupts the transfer.
 MODEL = ModelSpec(channels=3, height=96, width=96, classes=5)
 LARGE = replace(SPEC, model=MODEL, max_samples_per_device=128)
 DEVICES = "abcd"
@@ -114,7 +114,7 @@ async def test_two_replicas_of_the_store_serve_the_same_content(
     }
 
     async with client_of(first) as one, client_of(second) as two:
-        # What is put at either is in the pool of both, and sealed at the other.
+        # Both stores serve each batch, and either store can seal the pool.
         await one.open_pool("pool-1", LARGE)
         for client, name in zip((one, two, one, two), DEVICES, strict=True):
             await client.put_batch("pool-1", name, batches[name], devices.blobs)
@@ -137,7 +137,7 @@ async def test_two_replicas_of_the_store_serve_the_same_content(
         assert shares[0] == shares[1]
         assert len(shares[0]) == 2
 
-        # One is killed while it sends; the device goes on at the other, from where it was.
+        # The test kills the sending store; the device resumes at the other store.
         here, staging = content_in(tmp_path / "here")
         staging.intercept = first.kill
         digests = list(batches.values())
@@ -155,7 +155,7 @@ async def test_two_replicas_of_the_store_serve_the_same_content(
 
     first.start_again()
     async with client_of(first) as one, client_of(second) as two:
-        # Back again, it knows all. Sealed at both at once, a pool is one snapshot.
+        # The restarted store knows everything. Sealing at both stores gives one snapshot.
         assert await one.get_snapshot(snapshot.snapshot_id) == snapshot
         late = devices.blobs.put_bytes(encode_batch(make_batch(9, 100, MODEL)))
         await one.put_batch("pool-2", "b", late, devices.blobs)
@@ -167,13 +167,13 @@ async def test_two_replicas_of_the_store_serve_the_same_content(
             snapshot.snapshot_id,
         ]
 
-        # Who withdraws at one can put nothing at the other.
+        # A device that withdraws at one store cannot put images at the other.
         await one.withdraw_device("a")
         await two.open_pool("pool-3", replace(LARGE, round_number=6))
         with pytest.raises(NotAllowed):
             await two.put_batch("pool-3", "a", batches["a"], devices.blobs)
 
-        # What one has given up the other does not serve, and it lets go of its copies.
+        # The other store stops serving released snapshots and deletes its copies.
         copies = tmp_path / "second-data" / "cache" / digests[0].sha256
         assert copies.exists()
         await one.release_run(SPEC.run_id)

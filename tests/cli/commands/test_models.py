@@ -1,4 +1,4 @@
-"""The models of a run: listed, saved, and taken as the start of another run."""
+"""Commands that list models, save them and start runs from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Output = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCoordinator]:
-    """With a run of three rounds: the first model is dropped, the second the best."""
+    """A coordinator with a run of three rounds: the first model is dropped, the second is best."""
     fake = FakeCoordinator()
     spec = a_run().spec
     fake.model = encode_weights(first_checkpoint(spec.recipe).weights)
@@ -62,7 +62,7 @@ def test_export(coordinator: FakeCoordinator, tmp_path: Path, capsys: Output) ->
         assert main(["model", "export", "run-1", *which, "--output", str(target)]) == 0
         assert target.read_bytes() == coordinator.model
         assert f"after round {number}" in capsys.readouterr().out
-    # Round 3 is announced under another digest than the bytes that come.
+    # The announced digest of round 3 does not match the bytes.
     coordinator.model += b"more"
     assert main(["model", "export", "run-1", "-o", str(target)]) == 1
     assert "try again" in capsys.readouterr().err

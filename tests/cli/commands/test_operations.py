@@ -1,4 +1,4 @@
-"""The commands about the whole: audit, status, drain, and what they say of runs and devices."""
+"""Commands for operators: audit, status, drain, and details of runs and devices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def a_log() -> list[Event]:
 
 
 class FakeOversight(FakeCoordinator):
-    """Also has a log, a funnel and a drain; pages of the log have two entries."""
+    """A coordinator with a log in pages of two entries, a funnel and a drain."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def test_audit_verify(coordinator: FakeOversight, capsys: Output) -> None:
     assert "cut off" not in said
 
 
-# --- the whole ------------------------------------------------------------------------------------
+# --- drain and status -----------------------------------------------------------------------------
 
 
 def test_drain_and_status(coordinator: FakeOversight, capsys: Output) -> None:

@@ -1,4 +1,4 @@
-"""`hfmds pki`: files that programs and people can use at once."""
+"""`hfmds pki`: files that programs and people can use immediately."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def test_a_folder_without_an_issuer_gets_one(tmp_path: Path) -> None:
     assert [name for name, content in before.items() if after[name] != content] == [believed.name]
     issuer = x509.load_pem_x509_certificate(after["service-issuer.crt"])
     assert x509.load_pem_x509_certificates(believed.read_bytes()) == [*first_two, issuer]
-    believed.write_bytes(before[believed.name])  # as if killed in between
+    believed.write_bytes(before[believed.name])  # as after a kill in between
     hfmds("init", "--folder", str(folder))
     assert believed.read_bytes() == after[believed.name]
-    (folder / "service-issuer.crt").unlink()  # taken to where it is used
+    (folder / "service-issuer.crt").unlink()  # moved to the coordinator
     with pytest.raises(Conflict, match=r"authority\.crt exists"):
         hfmds("init", "--folder", str(folder))

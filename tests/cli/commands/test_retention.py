@@ -1,4 +1,4 @@
-"""The commands by which the store gives things up, and those that read its log."""
+"""Commands that delete content of the store, and commands that read its log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def a_log() -> list[Event]:
 
 
 class FakeKeeper(FakeStore):
-    """Has snapshots nobody needs, and a log in pages of two."""
+    """A store with unneeded snapshots, and a log in pages of two."""
 
     def __init__(self) -> None:
         super().__init__()

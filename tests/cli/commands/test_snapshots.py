@@ -1,4 +1,4 @@
-"""`hfmds snapshots` from outside: what is seen, drawn, exported and compared."""
+"""`hfmds snapshots`: tables, pictures, exports and comparisons."""
 
 import csv
 import io
@@ -26,14 +26,14 @@ from hfmds.wire.tensors import encode_batch
 from tests.cli.fake_services import FakeStore, serving
 from tests.cli.values import a_pool, a_snapshot
 
-NOBODY = "127.0.0.1:9"  # the discard port: nobody listens
+NOBODY = "127.0.0.1:9"  # the discard port has no listener
 
 Output = pytest.CaptureFixture[str]
 Serve = Callable[..., FakeStore]
 
 
 def sealed(name: str, *batches: SyntheticBatch) -> Snapshot:
-    """A snapshot of these batches, of images as they have."""
+    """Make a snapshot of these batches, in the form of their images."""
     classes: Counter[int] = Counter()
     shards = []
     for number, batch in enumerate(batches, start=1):
@@ -56,7 +56,7 @@ def sealed(name: str, *batches: SyntheticBatch) -> Snapshot:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """Serves snapshots of some batches, by name, to the commands of the test."""
+    """Serve named snapshots of batches to the commands of the test."""
     with ExitStack() as stack:
 
         def start(**snapshots: tuple[SyntheticBatch, ...]) -> FakeStore:
@@ -70,7 +70,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
 
 def colourful(*labels: int) -> SyntheticBatch:
-    """An image of three channels per label."""
+    """Make one image of three channels per label."""
     random = np.random.default_rng(labels)
     pixels = random.integers(0, 256, (len(labels), 3, 5, 4), dtype=np.uint8)
     return replace(
@@ -90,7 +90,7 @@ def told(capsys: Output, *command: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-# --- to see -------------------------------------------------------------------------------------
+# --- tables and pictures ------------------------------------------------------------------------
 
 
 def test_list(serve: Serve, capsys: Output) -> None:
@@ -192,11 +192,11 @@ def test_an_unavailable_store_is_an_error(capsys: Output) -> None:
     assert "HFMDS_STORE" in said
 
 
-# --- to train on --------------------------------------------------------------------------------
+# --- exports ------------------------------------------------------------------------------------
 
 
 def by_class(images: LabelledImages) -> dict[int, list[bytes]]:
-    """The images of each class, in their order."""
+    """Return the images of each class, in their order."""
     found: dict[int, list[bytes]] = {}
     for pixels, label in zip(images.pixels, images.labels.tolist(), strict=True):
         found.setdefault(label, []).append(pixels.tobytes())
@@ -252,7 +252,7 @@ def test_images_in_half_precision_are_drawn_and_exported_as_pictures(
     for name in ("one", "two"):
         assert main(["snapshots", "grid", name, "--output", str(tmp_path / f"{name}.png")]) == 0
     pictures = [np.asarray(Image.open(tmp_path / f"{name}.png")) for name in ("one", "two")]
-    below_title = [picture[len(picture) // 5 :] for picture in pictures]  # it has the name
+    below_title = [picture[len(picture) // 5 :] for picture in pictures]  # the title has the name
     np.testing.assert_array_equal(*below_title)
 
 
@@ -316,7 +316,7 @@ def test_export_as_webdataset(serve: Serve, tmp_path: Path) -> None:
     assert main(["snapshots", "export", "one", *arguments]) == 0
     with tarfile.open(target) as tar:
         files = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
-    # All files of a sample are neighbours and have its name in common.
+    # All files of a sample are neighbours and share its name.
     assert list(files) == [f"{n:07}.{kind}" for n in range(4) for kind in ("png", "cls", "json")]
     assert [int(files[f"{n:07}.cls"]) for n in range(4)] == [1, 0, 9, 9]
     expected = all_of(*batches)
@@ -339,7 +339,7 @@ def test_mixtures_are_exported_with_their_class_shares(
     assert "30 mixtures, with their class shares" in capsys.readouterr().out
     with np.load(target) as arrays:
         np.testing.assert_array_equal(arrays["shares"], mixtures().images.shares)
-    assert load_images(str(target)).shares is None  # a source of images like any other
+    assert load_images(str(target)).shares is None  # the folder is a normal data source
     folder = tmp_path / "pool"
     arguments = ["--format", "folder", "--output", str(folder)]
     assert main(["snapshots", "export", "one", *arguments]) == 0
@@ -348,7 +348,7 @@ def test_mixtures_are_exported_with_their_class_shares(
     assert [float(last[f"share_{c}"]) for c in range(10)] == [0.05] * 9 + [0.55]
 
 
-# --- to compare ---------------------------------------------------------------------------------
+# --- comparisons --------------------------------------------------------------------------------
 
 
 def test_diff_by_shards(serve: Serve, capsys: Output) -> None:

@@ -1,4 +1,4 @@
-"""The demo where no service is needed; test_demo_interrupted.py starts them."""
+"""The demo without services. test_demo_interrupted.py starts them."""
 
 import io
 import threading
@@ -20,7 +20,7 @@ from tests.cli.values import a_run
 
 
 class OneStuck(FakeCoordinator):
-    """One run is paused at once; of the others nothing is heard after the first message."""
+    """A coordinator that pauses one run and sends one message about the others."""
 
     def WatchRun(self, request: Any, context: Any) -> Iterator[Any]:
         yield admin_pb2.WatchRunResponse(run=run_message(a_run(request.run_id)))

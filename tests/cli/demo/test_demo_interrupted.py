@@ -1,4 +1,4 @@
-"""A demo that does not come to its end leaves nothing behind: no process, no folder."""
+"""An interrupted demo leaves no process and no folder."""
 
 import json
 import os
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 class Demo:
-    """`hfmds demo` as a process whose temporary files go to a folder of the test's."""
+    """`hfmds demo` as a process with temporary files in a folder of the test."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.report = folder / "report"
@@ -34,7 +34,7 @@ class Demo:
         )
 
     def wait_for(self, pattern: str) -> Path:
-        """The first file or folder of that name, under the test's folder."""
+        """Wait for a file or folder of this name in the folder of the test."""
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline and self.process.poll() is None:
             for found in self.report.parent.glob(pattern):
@@ -43,14 +43,14 @@ class Demo:
         raise AssertionError(f"no {pattern}; exit code {self.process.poll()}")
 
     def children(self) -> list[str]:
-        """Command lines of the living processes that were started with our folder."""
+        """Return the command lines of running processes that use the folder of the test."""
         mark = f"TMPDIR={self.temporary}".encode()
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 if mark in (process / "environ").read_bytes():
                     found.append((process / "cmdline").read_text())
-            except OSError:  # ended meanwhile, or another user's
+            except OSError:  # it has ended, or belongs to another user
                 continue
         return found
 

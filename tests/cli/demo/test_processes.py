@@ -172,7 +172,7 @@ def test_impatient_ctrl_c_does_not_disturb_the_clean_up(tmp_path: Path) -> None:
     for _ in range(50):
         parent.send_signal(signal.SIGINT)
         time.sleep(0.002)
-    # One that comes when all is cleaned up ends the interpreter; a shell shows 130 for both.
+    # A signal after the clean-up ends the interpreter. A shell shows 130 in both cases.
     assert parent.wait(timeout=60) in (130, -signal.SIGINT)
     assert not any(is_alive(pid) for pid in children)
 

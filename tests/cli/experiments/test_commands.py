@@ -1,4 +1,4 @@
-"""`hfmds experiment` from outside, as far as no trial is run."""
+"""`hfmds experiment` without running trials."""
 
 from pathlib import Path
 

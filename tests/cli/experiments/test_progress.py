@@ -1,4 +1,4 @@
-"""What is shown while trials run."""
+"""Progress output of trials."""
 
 import io
 

@@ -118,7 +118,7 @@ def test_a_run_shows_its_methods_settings(method: Method, settings: str) -> None
     text = shown(run_table(a_run(spec=a_spec(method=method)), MOMENT))
     assert has_row(text, "method", f"{method.name}, 3 rounds")
     assert has_row(text, method.name, settings)
-    assert "alpha" not in text  # they do not use it
+    assert "alpha" not in text  # these methods do not use it
 
 
 def test_fedavg_has_no_settings_to_show() -> None:

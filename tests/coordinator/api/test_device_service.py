@@ -1,4 +1,4 @@
-"""A device uploads an update and hands it in, in one call over the wire."""
+"""A device uploads and submits an update in one call over the wire."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ async def test_an_update_counts_once_its_upload_is_answered(scene: Scene) -> Non
 async def test_a_repeated_submission_counts_nothing_again(scene: Scene) -> None:
     await scene.submit()
     await scene.bench.until(lambda run: run.completed_rounds == 1)
-    scene.bench.app.contents.of("run").blobs.delete(scene.update)  # as after its round
+    scene.bench.app.contents.of("run").blobs.delete(scene.update)  # as at the end of its round
     assert await scene.submit()
     state = await scene.bench.uploads.query("a", scene.task.task_id, scene.update)
-    assert state.complete  # for a device that lost the answer
+    assert state.complete  # the device may have lost the answer
     assert scene.accepted() == 1
 
 

@@ -1,4 +1,4 @@
-"""Enrolment and standing as devices and admins meet them, over gRPC; and the settings for it."""
+"""Enrolment, revocation and tokens over gRPC, and their settings."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ PROFILE = DeviceProfile(1, "1", "none")
 
 
 class NoStore:
-    """A store that is told nothing here."""
+    """A store client for tests that send no exclusions."""
 
     async def set_exclusions(self, version: str, exclusions: Exclusions | None = None) -> str:
         return version
 
 
 async def nobody_waits(device_id: str) -> None:
-    """No round waits for anybody."""
+    """A listener for tests without rounds."""
 
 
 @asynccontextmanager
 async def served(office: Office, bench: Workbench, gate: Gate) -> AsyncIterator[Peer]:
-    """Without TLS: a device is who it says."""
+    """Serve without TLS, so that the claimed device id is the identity."""
     server = GrpcServer("127.0.0.1:0", RpcMetrics("books", CollectorRegistry()), gate=gate)
     bench.servicer().add_to(server)
     EnrolmentServicer(office.enrolment).add_to(server)
@@ -117,13 +117,13 @@ async def test_a_device_enrols_over_the_wire(tmp_path: Path) -> None:
 
 async def test_renewal_needs_a_certificate(tmp_path: Path) -> None:
     async with talk(tmp_path, Gate()) as (peer, _bench, _office):
-        with pytest.raises(WrongState, match="over TLS only"):
+        with pytest.raises(WrongState, match="TLS"):
             await RenewalClient(peer, "camera").renew(DeviceKey.create().request())
 
 
 @asynccontextmanager
 async def token_port(folder: Path, office: Office) -> AsyncIterator[Callable[[Token], FleetClient]]:
-    """The fleet's books behind tokens; what somebody who has one calls them with."""
+    """Serve the fleet's records to callers with tokens; yield a factory of clients."""
     books = office.fleet, office.members, office.tokens
     revocations = RevocationSync(*books, Gate(), NoStore(), nobody_waits)
     server = GrpcServer(
@@ -154,7 +154,7 @@ async def token_port(folder: Path, office: Office) -> AsyncIterator[Callable[[To
 @pytest.fixture
 def office(tmp_path: Path) -> Office:
     it = Office(tmp_path, issuer=new_issuer())
-    it.now = time.time()  # by which gates judge tokens
+    it.now = time.time()  # gates judge tokens by the real time
     return it
 
 

@@ -1,4 +1,4 @@
-"""Questions that come at the same time are answered batcher, and each on its own."""
+"""Simultaneous requests share a batch, and each caller gets its own answer."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from hfmds.errors import NotFound, Unavailable
 
 
 class Squares:
-    """Answers with squares, when it may; of negative numbers it knows none."""
+    """Answers with squares when the test permits it, and refuses negative numbers."""
 
     def __init__(self) -> None:
         self.may_answer = threading.Event()
@@ -26,7 +26,7 @@ class Squares:
 
 
 async def asked(batcher: Batcher[int, int], squares: Squares, *numbers: int) -> list[object]:
-    """What they get who ask for these at once."""
+    """Ask for these numbers at the same time, and return the answers."""
     tasks = [asyncio.create_task(batcher.ask(number)) for number in numbers]
     await asyncio.sleep(0)
     squares.may_answer.set()
@@ -39,7 +39,7 @@ async def test_simultaneous_requests_share_batches(most: int, trips: list[list[i
     batcher = Batcher[int, int](squares, most)
     assert await asked(batcher, squares, 1, 2, 3, 4) == [1, 4, 9, 16]
     assert squares.trips == trips
-    assert await batcher.ask(5) == 25  # also later
+    assert await batcher.ask(5) == 25  # the batcher also works later
     assert squares.trips == [*trips, [5]]
 
 

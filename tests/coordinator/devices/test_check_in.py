@@ -1,4 +1,4 @@
-"""What devices may and may not do, through the coordinator's classes."""
+"""Permissions and tasks of devices, through the coordinator's classes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_a_repeated_submission_gets_the_first_answer(
         assert await bench.submit("a", assignment, update) is False
         assert await bench.submit("a", assignment, update) is True
         run = await bench.until(lambda run: run.state is RunState.COMPLETED)
-        # Also after the round is over and its updates are gone.
+        # The answer is the same after the round, when its updates are deleted.
         assert await bench.submit("a", assignment, update) is True
         assert run.completed_rounds == 1
         assert bench.runs.rounds("run")[0].device_ids == ("a",)
@@ -127,7 +127,7 @@ async def test_a_malformed_update_is_refused_with_the_tensor_named(
         spoiled = encode_weights(spoil(dict(bench.weights(assignment))))
         with pytest.raises(InvalidInput, match=message):
             await bench.submit("a", assignment, spoiled)
-        # Nothing is lost: a good update is still taken.
+        # A correct update still counts.
         assert await bench.do("a", assignment, echo) is False
 
 

@@ -1,4 +1,4 @@
-"""The coordinator sends a device the model of its own task, and no other."""
+"""The coordinator sends a device only the model of its own task."""
 
 from __future__ import annotations
 

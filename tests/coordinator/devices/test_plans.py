@@ -1,4 +1,4 @@
-"""Plans for devices without torch: who gets one, when, and from where."""
+"""Plans for devices without torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAN = b"the plan of " + MODEL.architecture.encode()
 
 
 class LibraryInMemory:
-    """Makes plans as soon as it may."""
+    """A planner that makes plans when the test permits it."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.may = threading.Event()
@@ -77,9 +77,9 @@ async def test_a_device_waits_for_its_plan_and_then_gets_its_task(
             outcome = await bench.check_ins.check_in("a", WITHOUT_TORCH, 0.2, "")
             assert isinstance(outcome, RetryLater)
             waiting = asyncio.create_task(asked(bench))
-            # Not for devices: who looks is not sent to look for them.
+            # The run waits for the plan, not for devices.
             await bench.until(lambda run: run.progress == Progress(1, Phase.MAKING_PLAN, 0, 0))
-            # No phase is open, whose time would pass.
+            # No phase is open, so no deadline runs.
             assert bench.records.phases.find(PhaseKey("run", 1, "train")) is None
             library.may.set()
             assert (await waiting).plan == digest_of(PLAN)
@@ -93,10 +93,10 @@ async def test_a_device_that_joins_later_does_not_delay_others_by_its_plan(tmp_p
     library.may.clear()
     async with workbench(tmp_path, library=library) as bench:
         await bench.create(make_spec(devices=2))
-        waiting = await bench.arrive("b", "c")  # with torch
+        waiting = await bench.arrive("b", "c")  # these have torch
         tasks = await asyncio.gather(*waiting)
         assert {task.plan for task in tasks} == {None}
-        # "c" is started anew, without torch.
+        # "c" restarts without torch.
         later = asyncio.create_task(asked(bench, "c"))
         await asyncio.sleep(0.1)
         assert not later.done()
@@ -136,7 +136,7 @@ async def test_a_network_without_a_plan_is_not_tried_again(tmp_path: Path) -> No
 
 
 def ready_plan(of: Plans, spec: PlanSpec) -> Digest:
-    """Give the plan, made if need be."""
+    """Return the plan, and make it if necessary."""
     made = threading.Event()
     if not of.ready(spec, made.set):
         assert made.wait(20)
@@ -160,7 +160,7 @@ def test_least_recently_used_plans_are_dropped_and_made_again(tmp_path: Path) ->
     third = ready_plan(ours, models[2])
     assert set(ours.blobs.digests()) == {first, third}
     assert library.made == models
-    # Another coordinator finds out when a device asks for it, which is to ask again.
+    # Another coordinator notices the loss when a device asks, and the device asks again.
     assert other.of(models[1]) == second
     with pytest.raises(Unavailable, match=second.sha256[:12]):
         other.contains(second)

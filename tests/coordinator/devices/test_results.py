@@ -1,4 +1,4 @@
-"""Results that arrive together: what one device does does not affect the others."""
+"""Results that arrive together do not affect each other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 60
 
 
 class Books:
-    """Knows every task, and counts what it is told to."""
+    """Task records that know every task and count every result."""
 
     def __init__(self) -> None:
         self.together: list[list[str]] = []
@@ -91,7 +91,7 @@ async def test_a_run_is_notified_of_a_result_even_if_its_device_has_hung_up() ->
     with pytest.raises(asyncio.CancelledError):
         await gone
     bench.books.go_on.set()
-    await bench.submit("next")  # counted after it
+    await bench.submit("next")  # the next result counts
     assert bench.notified == ["run-of-gone", "run-of-next"]
 
 
@@ -101,7 +101,7 @@ async def three_together(bench: Bench) -> list[bool | BaseException]:
     await happens(bench.books.counting)
     others = [asyncio.create_task(bench.submit(device)) for device in ("a", "b", "c")]
     await eventually(lambda: bench.books.asked == 4)
-    await asyncio.sleep(0.05)  # their questions wait behind the first
+    await asyncio.sleep(0.05)  # these calls wait behind the first
     bench.books.go_on.set()
     await first
     return await asyncio.gather(*others, return_exceptions=True)

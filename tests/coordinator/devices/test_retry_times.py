@@ -1,4 +1,4 @@
-"""Which devices wait in an open call, and which are told when to come back."""
+"""Some devices wait in an open call; the others get a retry time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def test_waiting_calls_are_bounded_and_other_devices_get_a_retry_time(
         await eventually(lambda: bench.check_ins.waiting == 2)
         sent_away = await bench.check_ins.check_in("c", PROFILE, 30.0, "")
         assert sent_away == RetryLater(0.5, "no work for this device")
-        # It is silent because it was told to, so it is there: work is kept for it.
+        # The device is silent until its retry time, so it counts as present.
         await bench.create(make_spec(devices=3))
         a, b = await asyncio.gather(*waiting)
         await bench.do("a", a, echo)

@@ -1,4 +1,4 @@
-"""Devices that run with one id: a state folder that was copied to another machine."""
+"""Devices that share an id because someone copied a state folder to another machine."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ async def test_twins_are_reported_once(
 @pytest.mark.parametrize(
     "processes",
     [
-        "111222333",  # started anew, twice
-        "1213",  # and with a call of the first that came late
-        ["1", "", "2", "", "3"],  # or a version that does not say
-        [str(number % 20) for number in range(40)],  # as no twins are: far too many
+        "111222333",  # two restarts
+        "1213",  # a late call of the first process
+        ["1", "", "2", "", "3"],  # a version without process ids
+        [str(number % 20) for number in range(40)],  # too many processes for twins
     ],
 )
 async def test_a_restarted_device_has_no_twin(
@@ -65,7 +65,7 @@ async def test_two_programs_with_one_id_are_detected_over_the_wire(tmp_path: Pat
         one, other = CoordinatorClient(peer, "a"), CoordinatorClient(peer, "a")
         try:
             for client in (one, other, one):
-                await client.reopen()  # as with a new certificate: it is the same program
+                await client.reopen()  # a new certificate, the same process
                 await client.check_in(PROFILE, 0.0)
                 assert not bench.oversight.devices()[0].has_twin
             await other.check_in(PROFILE, 0.0)

@@ -1,4 +1,4 @@
-"""That one task cannot fill the disk."""
+"""A task cannot fill the disk."""
 
 from __future__ import annotations
 

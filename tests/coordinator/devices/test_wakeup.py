@@ -62,7 +62,7 @@ async def test_devices_woken_together_are_answered_together() -> None:
         await batcher.ask(bell)
 
     asking = [asyncio.create_task(ask_when_rung(bell)) for bell in bells]
-    await asyncio.sleep(0.05)  # they wait now
+    await asyncio.sleep(0.05)  # all tasks reach their wait
     await asyncio.to_thread(ring_all, one_after_the_other())
     await asyncio.wait_for(asyncio.gather(*asking), 20)
     assert answered == [len(bells)]

@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 
 
 class Store:
-    """A store that notes its list and its calls."""
+    """A store that records its list and its calls."""
 
     def __init__(self) -> None:
         self.held: Exclusions | None = None

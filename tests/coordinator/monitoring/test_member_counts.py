@@ -1,4 +1,4 @@
-"""How many devices stand how with the fleet, on both databases."""
+"""Counts of members by standing, on both databases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_devices_are_counted_by_standing_and_certificate_lifetime(
         office.members.quarantine("phone", "sends noise", OLGA)
         office.members.revoke("never here", "suspicious", OLGA)
         office.members.quarantine("other", "sends noise", OLGA)
-        office.members.release("other", OLGA)  # its certificate is none of our issuer's
+        office.members.release("other", OLGA)  # another issuer signed its certificate
         expected = MemberCounts(enrolled=1, quarantined=1, revoked=2, good=2)
         assert count_members(engine, office.now) == expected
         office.now += 0.7 * DAY

@@ -1,4 +1,4 @@
-"""What the coordinator counts, and that nobody outside can make it count without bounds."""
+"""Metrics of the coordinator, and their bounds against hostile input."""
 
 import asyncio
 import math
@@ -47,7 +47,7 @@ class Read:
         return self.registry.get_sample_value(f"hfmds_coordinator_{name}", labels)
 
     async def until_left(self, run_id: str) -> None:
-        """Wait until nobody drives the run any more: then all of it is counted."""
+        """Wait until the driver of the run has ended, which completes all counts."""
         await eventually(lambda: not self("run_progress_timestamp_seconds", run=run_id))
 
     def funnel(self, kind: str) -> list[float | None]:
@@ -62,16 +62,16 @@ def test_a_task_counts_once_in_every_stage_it_has_reached() -> None:
     funnel = FunnelMetrics(read.registry)
     assert read.funnel("train") == [0] * 6
     funnel.assigned("train", 3)
-    for _ in range(2):  # a device that was killed asks again
+    for _ in range(2):  # a killed device asks again
         funnel.taken("train", "t1")
     funnel.taken("train", "t2")
     funnel.reached("t1", TaskStage.COMPUTED)
-    funnel.reached("t1", TaskStage.DOWNLOADED)  # told late
+    funnel.reached("t1", TaskStage.DOWNLOADED)  # reported late
     assert read.funnel("train") == [3, 2, 1, 1, 0, 0]
     funnel.accepted("train", "t1")
-    funnel.accepted("train", "t3")  # it was taken at another coordinator
+    funnel.accepted("train", "t3")  # another coordinator assigned it
     funnel.failed("train", "t2", FailureCause.DIVERGED)
-    funnel.reached("t2", TaskStage.UPLOADED)  # it is over
+    funnel.reached("t2", TaskStage.UPLOADED)  # the task has ended
     assert read.funnel("train") == [3, 3, 2, 2, 2, 2]
     assert read.funnel("evaluate") == [0] * 6
     assert read("tasks_total", kind="train", outcome="accepted") == 2
@@ -150,9 +150,9 @@ async def test_the_age_of_updates_is_counted_in_asynchronous_rounds(tmp_path: Pa
         await bench.create(make_spec(rounds=3, asynchronous=mode))
         (slow,) = await asyncio.gather(*waiting)
         await bench.play("fast", 1, echo)
-        await bench.do("slow", slow, echo)  # begun in round 1, counts in round 2
+        await bench.do("slow", slow, echo)  # it began in round 1 and counts in round 2
         await bench.until(lambda run: run.completed_rounds == 2)
-        await bench.play("fast", 1, echo)
+        await bench.play("new", 1, echo)  # "fast" may still have a task of round 2
         await read.until_left("run")
         assert read("update_staleness_rounds_bucket", le="0.0") == 2
         assert read("update_staleness_rounds_bucket", le="1.0") == 3
@@ -229,7 +229,7 @@ def test_reports_are_summed_over_the_fleet() -> None:
     fleet.count(examples.UPDATE_REPORT)
     fleet.count(examples.SYNTHESIS_REPORT)
     fleet.count(examples.EVALUATION_REPORT)
-    fleet.count(replace(examples.UPDATE_REPORT, device=None))  # it does not say
+    fleet.count(replace(examples.UPDATE_REPORT, device=None))  # an absent report
     assert read("fleet_reports_total", kind="train") == 1
     assert read("fleet_compute_seconds_sum", kind="train") == 3.5
     assert read("fleet_step_seconds_sum", kind="train") == 3.5 / 120

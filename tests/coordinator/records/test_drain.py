@@ -1,4 +1,4 @@
-"""A drained coordinator: no new work, no new phase, and nothing that is under way is lost."""
+"""A drained coordinator starts no work and no phase, and loses no work in progress."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_a_drained_coordinator_assigns_no_task_and_accepts_open_results(
         await second
         await bench.leases.leave("b")
         await drain(bench, True)
-        # A device that was killed goes on with the task it holds.
+        # A killed device continues with its task.
         assert (await bench.check_in("a")).task_id == a.task_id
         assert await bench.leases.renew("a", a.task_id) == 60.0
         assert await bench.do("a", a, echo) is False
@@ -50,7 +50,7 @@ async def test_devices_are_told_when_to_come_back_and_get_work_when_it_ends(tmp_
         assert run.progress is not None
         assert run.progress.phase is Phase.DRAINED
         assert isinstance(await bench.check_ins.check_in("a", PROFILE, 5.0, ""), RetryLater)
-        assert bench.oversight.funnels("run", 0) == ()  # no phase, so no task
+        assert bench.oversight.funnels("run", 0) == ()  # without a phase there is no task
         await drain(bench, False)
         assert isinstance(await bench.check_in("a"), Assignment)
 

@@ -1,4 +1,4 @@
-"""The event log: everything is in it, in its transaction, and tampering with it shows."""
+"""The event log records every step in the transaction of the step, and reveals tampering."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def kinds(folder: Path) -> list[str]:
     return [kind for kind, _ in told(folder)]
 
 
-# --- what is in it --------------------------------------------------------------------------------
+# --- contents -------------------------------------------------------------------------------------
 
 
 async def test_the_log_records_a_run_from_beginning_to_end(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_the_log_records_a_run_from_beginning_to_end(tmp_path: Path) -> No
         "model-kept",
         "run-completed",
     ]
-    by_kind = dict(events)  # the last of each kind
+    by_kind = dict(events)  # the last event of each kind
     assert by_kind["task-accepted"].items() >= {
         ("round", 1),
         ("phase", "train"),
@@ -129,7 +129,10 @@ def test_a_lost_device_is_logged_with_the_cause(tmp_path: Path) -> None:
             "task-failed",
             {**of_task, "device": "a", "cause": "refused", "reason": "told so"},
         ),
-        ("task-late", {**of_task, "device": "b", "reason": "deadline"}),  # c never had its task
+        (
+            "task-late",
+            {**of_task, "device": "b", "reason": "deadline"},
+        ),  # c never received its task
         ("phase-closed", {**of_task, "reason": "deadline", "results": 0}),
     ]
 
@@ -172,10 +175,10 @@ def test_an_unknown_log_is_not_found(tmp_path: Path) -> None:
             EventRecords(engine).log_of("none")
 
 
-# --- that it is only added to ---------------------------------------------------------------------
+# --- append only ----------------------------------------------------------------------------------
 
 PACKAGES = ("coordinator", "edge_client", "hfmds", "synthesis_store")
-KNOWS_EVENTS = re.compile("EventRow|EventColumns")  # also the store's, whose name ends so
+KNOWS_EVENTS = re.compile("EventRow|EventColumns")  # this also matches the store's class
 CHANGES_ROWS = re.compile(r"(update|delete|merge)\(")
 CHANGES_EVENTS = re.compile(
     r"(update|delete\s+from|replace\s+into|truncate(\s+table)?)\s+(store_)?events\b", re.IGNORECASE
@@ -183,14 +186,14 @@ CHANGES_EVENTS = re.compile(
 
 
 def sources(repository: Path) -> Iterator[tuple[str, str]]:
-    """The code of all programs, by path."""
+    """Return the code of all programs, by path."""
     for package in PACKAGES:
         for path in (repository / package).rglob("*.py"):
             yield path.relative_to(repository).as_posix(), path.read_text()
 
 
 def changing(repository: Path) -> set[str]:
-    """The code that may change or remove an event."""
+    """Return the code that may change or delete an event."""
     return {
         path
         for path, code in sources(repository)
@@ -204,7 +207,7 @@ def test_no_code_changes_or_removes_an_event() -> None:
         "coordinator/records/tables.py",
         "hfmds/storage/event_log.py",
         "synthesis_store/events.py",
-        "synthesis_store/monitoring/inventory.py",  # counts some of them
+        "synthesis_store/monitoring/inventory.py",  # only counts events
         "synthesis_store/tables.py",
     }
     assert changing(REPOSITORY) == set()
@@ -239,7 +242,7 @@ def test_code_that_would_change_an_event_is_found(tmp_path: Path, path: str, cod
 
 
 def broken(folder: Path, *statements: str, head: str = "") -> str:
-    """What a check says of the log after somebody has been at the database."""
+    """Return the result of checking the log after a statement changed the database."""
     with opened_database(database_of(folder)) as engine, transaction(engine) as session:
         for statement in statements:
             _execute(session, statement)

@@ -1,4 +1,4 @@
-"""The funnel: how far tasks come, counted once each, whatever became of them."""
+"""The funnel counts each task once in every stage that it reached."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_task_counts_in_each_stage_it_passed(tmp_path: Path) -> None:
         tasks[device] = task.task_id
     notes.note(tasks["failed"], TaskStage.DOWNLOADED)
     notes.note(tasks["late"], TaskStage.COMPUTED)
-    notes.note(tasks["late"], TaskStage.DOWNLOADED)  # heard later, said earlier
+    notes.note(tasks["late"], TaskStage.DOWNLOADED)  # received later, sent earlier
     notes.write()
     records.tasks.refuse("refused", tasks["refused"], "malformed", 4.0)
     records.tasks.fail("refused", tasks["refused"], "no", FailureCause.UNSUITABLE, 4.0)
@@ -56,7 +56,7 @@ def test_every_task_counts_in_each_stage_it_passed(tmp_path: Path) -> None:
     expected = Funnel("train", **counted, **lost, late={"deadline": 1}, unneeded=2)  # type: ignore[arg-type]
     for scope in (("run", 1), ("run", 0), ("", 0)):
         assert funnel.funnels(*scope) == (expected,)
-    # A run that is resumed does not make failures of earlier phases disappear.
+    # Resuming a run keeps the failures of earlier phases.
     records.runs.pause("run", 7.0)
     records.runs.resume("run", 8.0)
     assert funnel.funnels("run") == (expected,)

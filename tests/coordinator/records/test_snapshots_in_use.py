@@ -1,4 +1,4 @@
-"""Which snapshots the store is asked to keep, however old they are."""
+"""Snapshots that the store must keep regardless of their age."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.coordinator.records.test_states import Records
 def test_a_snapshot_is_in_use_while_a_device_has_to_train_with_it(tmp_path: Path) -> None:
     records = Records(tmp_path)
     records.phases.open(replace(records.plan("synthesise"), reference="pool-1"), ["a"], 2.0)
-    assert records.phases.snapshots_in_use("run") == ()  # a pool is none
+    assert records.phases.snapshots_in_use("run") == ()  # an unsealed pool is no snapshot
     records.phases.close(records.plan("synthesise").key, LateReason.DEADLINE, 3.0)
     records.phases.open(replace(records.plan(), reference="snapshot-1"), ["a", "b"], 4.0)
     assert records.phases.snapshots_in_use("run") == ("snapshot-1",)

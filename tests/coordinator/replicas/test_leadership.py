@@ -1,4 +1,4 @@
-"""Of several coordinators on one PostgreSQL one leads; who led before can do nothing any more."""
+"""One of several coordinators on a PostgreSQL leads; a former leader is powerless."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_released_lease_is_free_at_once(engine: Engine) -> None:
     one.take()
     one.release(1)
     assert other.take().epoch == 2
-    one.release(1)  # not its own any more
+    one.release(1)  # no longer its own term
     assert one.take().epoch == 0
 
 
@@ -72,7 +72,7 @@ def test_an_ended_term_allows_neither_writes_nor_reads(engine: Engine) -> None:
     first = Term(engine, lease(engine, "one").take().epoch)
     RoundRecords(first.engine).begin("run", 1, now=1.0)
     let_it_run_out(engine)
-    RoundRecords(first.engine).begin("run", 2, now=1.0)  # late, but nobody else leads
+    RoundRecords(first.engine).begin("run", 2, now=1.0)  # late, but no other coordinator leads
     second = Term(engine, lease(engine, "other").take().epoch)
     with pytest.raises(Deposed):
         RoundRecords(first.engine).begin("run", 3, now=1.0)

@@ -1,4 +1,4 @@
-"""What coordinators on one PostgreSQL tell each other: wake-ups, and which devices are there."""
+"""Coordinators on one PostgreSQL exchange notices and the presence of devices."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def engine(postgres_url: str) -> Iterator[Engine]:
 
 
 class Board:
-    """A switchboard, and what it was told about work since it could hear."""
+    """A switchboard, and the notices about work that it received."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.told: queue.SimpleQueue[tuple[str, ...]] = queue.SimpleQueue()
         self.switchboard = SharedSwitchboard(engine, name)
         self.switchboard.listen(Topic.WORK, self.told.put)
         self.switchboard.start()
-        assert self.next() == ()  # everybody looks when the line is there
+        assert self.next() == ()  # a new connection wakes all devices
 
     def next(self) -> tuple[str, ...]:
         return self.told.get(timeout=WAIT_SECONDS)
@@ -44,14 +44,14 @@ class Board:
 
 def test_notices_reach_all_replicas_once(engine: Engine) -> None:
     one, other = Board(engine, "one"), Board(engine, "other")
-    many = [f"device-{number:0100}" for number in range(100)]  # more than one notice can hold
+    many = [f"device-{number:0100}" for number in range(100)]  # too long for one notice
     one.switchboard.announce(["a", "b"])
     one.switchboard.announce(many)
     assert other.next() == ("a", "b")
     assert [*other.next(), *other.next()] == many
     other.switchboard.announce(["c"])
     assert [one.next(), one.next(), one.next()] == [("a", "b"), tuple(many), ("c",)]
-    assert other.next() == ("c",)  # its own
+    assert other.next() == ("c",)  # its own notice
     one.switchboard.close()
     other.switchboard.close()
     assert one.told.empty()
@@ -59,7 +59,7 @@ def test_notices_reach_all_replicas_once(engine: Engine) -> None:
 
 
 class Replica:
-    """Who is there, as one coordinator knows it."""
+    """A coordinator's registry and presence, with a clock that the test moves."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""Coordinators on one database must share their content, and are told if they do not."""
+"""Coordinators on one database must share their content; the check refuses others."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_the_first_coordinator_leaves_a_mark_that_others_must_find(tmp_path: Pat
         require_shared_content(engine, shared)
         require_shared_content(engine, FolderBlobs(tmp_path / "shared"))
         assert len(list(shared.digests())) == 1
-        with pytest.raises(ConfigurationError, match="set HFMDS_BLOBS_URL to one place"):
+        with pytest.raises(ConfigurationError, match="HFMDS_BLOBS_URL"):
             require_shared_content(engine, other)
         assert list(other.digests()) == []
 
 
 class SlowBlobs(FolderBlobs):
-    """While something is put here, something else happens."""
+    """A blob store that runs an action during each write."""
 
     def __init__(self, folder: Path, meanwhile: Callable[[], None]) -> None:
         super().__init__(folder)

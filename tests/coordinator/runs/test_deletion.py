@@ -1,4 +1,4 @@
-"""Deleting runs: what goes, what stays, and what a kill in between leaves to do."""
+"""Deletion of runs, including deletions interrupted by a kill."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def complete(bench: Workbench, run_id: str = "run") -> None:
     await bench.create(make_spec(), run_id)
     await bench.play("a", 1, echo)
     await bench.until(lambda run: run.state is RunState.COMPLETED, run_id)
-    # Its driver, if it found the run marked when it ends, would delete it.
+    # A driver that ends after the mark would delete the run itself.
     await thread_ends(f"run-{run_id}")
 
 
@@ -36,7 +36,7 @@ async def thread_ends(name: str) -> None:
 
 
 def rows_of(folder: Path, run_id: str) -> int:
-    """How many rows of a run there are, besides its log."""
+    """Count the rows of a run, without its log."""
     with opened_database(database_of(folder)) as engine, reading(engine) as session:
         tables = (RunRow, RoundRow, PhaseRow, TaskRow)
         found = [session.scalars(select(t).where(t.run_id == run_id)).all() for t in tables]
@@ -62,10 +62,10 @@ async def test_a_deleted_run_leaves_its_log_and_nothing_else(tmp_path: Path) -> 
         run_uid, events = bench.oversight.events("run")
         assert flaw(events, run_uid) == ""
         assert '"by":"olga"' in events[-2].details
-        # Another run keeps all it has.
+        # The other run keeps its content.
         assert rows_of(tmp_path, "other") == 4
         assert len(await model_after(bench, 1, "other")) > 1000
-        # Again, it changes nothing.
+        # A repeated deletion changes nothing.
         await asyncio.to_thread(bench.runs.delete, "run", "otto")
         assert kinds(bench)[-1] == "run-deleted"
         assert len(bench.oversight.events("run")[1]) == len(events)
@@ -74,10 +74,10 @@ async def test_a_deleted_run_leaves_its_log_and_nothing_else(tmp_path: Path) -> 
 async def test_only_a_run_that_has_ended_can_be_deleted(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
-        with pytest.raises(WrongState, match="'run' is running; cancel it first"):
+        with pytest.raises(WrongState, match="'run' is running"):
             bench.runs.delete("run")
         bench.runs.pause("run")
-        with pytest.raises(WrongState, match="'run' is paused; cancel it first"):
+        with pytest.raises(WrongState, match="'run' is paused"):
             bench.runs.delete("run")
         with pytest.raises(NotFound, match="'none'"):
             bench.runs.delete("none")
@@ -129,7 +129,7 @@ async def test_an_interrupted_deletion_completes_at_the_next_start(
         if content_was_removed:
             bench.app.contents.remove("run")
         assert bench.runs.get("run").state is RunState.DELETING
-        with pytest.raises(WrongState, match="is being deleted; create it when it is gone"):
+        with pytest.raises(WrongState, match="being deleted"):
             await bench.create(make_spec())
     async with workbench(tmp_path) as bench:
         await eventually(lambda: not bench.runs.list())
@@ -160,7 +160,7 @@ async def test_a_former_leader_deletes_nothing(tmp_path: Path, times: int) -> No
             deposed = DriverRecords.on(fenced(engine, fence))
             bench.app.deletion.begin(deposed, "run")
             await thread_ends("delete-run")
-        # The first two times are before the store is told, the third before the first blob.
+        # Two kills happen before the call to the store, the third before the first blob.
         assert len(bench.store.released) == (times >= 2)
         assert before - len(list(blobs.digests())) == max(0, times - 2)
         assert bench.runs.get("run").state is RunState.DELETING
@@ -182,8 +182,8 @@ async def test_a_run_that_starts_from_a_model_never_gets_fresh_weights(tmp_path:
     async with workbench(tmp_path) as bench:
         await complete(bench)
         spec = replace(make_spec(), start_from=ModelVersion("run", 1))
-        # As if another run of that id was there when its model was to be copied.
-        with pytest.raises(Unavailable, match="'next' was deleted just now; create it again"):
+        # Another run with this id exists at the time of the copy.
+        with pytest.raises(Unavailable, match="'next'"):
             bench.records.runs.create("next", spec, 1.0)
         await bench.create(spec, "next")
 
@@ -195,7 +195,9 @@ async def test_a_run_is_deleted_after_the_store_released_its_snapshots(tmp_path:
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         await complete(bench, "no-pool")
         bench.store.away = True
-        await asyncio.to_thread(bench.runs.delete, "no-pool")  # needs no store
+        await asyncio.to_thread(
+            bench.runs.delete, "no-pool"
+        )  # without a pool, deletion needs no store
         calls = bench.store.calls
         deleting = asyncio.create_task(asyncio.to_thread(bench.runs.delete, "run"))
         await eventually(lambda: bench.store.calls > calls)

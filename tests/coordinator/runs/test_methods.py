@@ -1,4 +1,4 @@
-"""What the method of a run changes about its rounds, through the coordinator's classes."""
+"""The effect of the method on the rounds of a run, through the coordinator's classes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,10 @@ async def test_a_pool_is_opened_with_the_recipes_policy_and_its_normalisation(
         (opened,) = store.opened.values()
         assert opened.policy == policy
         assert opened.normalisation == spec.recipe.normalisation
-        assert (opened.seal_quorum, opened.seal_deadline_seconds) == (0, 0)  # by name only
+        assert (opened.seal_quorum, opened.seal_deadline_seconds) == (
+            0,
+            0,
+        )  # the coordinator seals the pool
 
 
 @pytest.mark.parametrize(
@@ -134,7 +137,7 @@ async def test_an_update_has_exactly_what_its_round_trains(
             update[spoil] = weights[spoil]
         with pytest.raises(InvalidInput, match=complaint):
             await bench.submit("a", assignment, encode_weights(update))
-        assert await bench.do("a", assignment, nudge(1.0)) is False  # a good one is still taken
+        assert await bench.do("a", assignment, nudge(1.0)) is False  # a correct update still counts
 
 
 async def test_impossible_class_counts_are_refused_at_submission(
@@ -144,7 +147,7 @@ async def test_impossible_class_counts_are_refused_at_submission(
         await bench.create(make_spec(method=GENERATOR))
         assignment = await bench.check_in("a")
         with pytest.raises(InvalidInput, match=": its class counts must not"):
-            await bench.do("a", assignment, echo)  # all of them 0
+            await bench.do("a", assignment, echo)  # all counts are 0
 
 
 async def test_an_update_is_limited_to_the_size_of_the_trained_weights(
@@ -163,5 +166,5 @@ def test_a_coordinator_without_torch_says_so_before_it_is_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=re.escape("install hfmds-fl[server,torch]")):
+    with pytest.raises(ConfigurationError, match=re.escape("hfmds-fl[server,torch]")):
         Learning()

@@ -1,4 +1,4 @@
-"""Who is asked, how many, for how long, and what those are told who come late."""
+"""Selection of devices, deadlines, and answers to late devices."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROUND_1 = PhaseKey("run", 1, "train")
 
 
 async def asked(bench: Workbench, least: int, key: PhaseKey = ROUND_1) -> list[str]:
-    """The devices that have a task of the phase, once there are so many."""
+    """Wait until this number of devices has a task of the phase; return the devices."""
 
     def devices() -> list[str]:
         phase = bench.records.phases.find(key)
@@ -64,7 +64,7 @@ async def test_spare_devices_are_asked_and_the_first_results_close_the_round(
         await bench.create(make_spec(devices=2, cohort_size=3, over_selection=1.3))
         chosen = await asked(bench, 4)
         assert len(chosen) == 4
-        # The cohort of the seed is among them, whoever the spare is.
+        # The cohort of the seed is among the selected devices.
         candidates = [Candidate(name, 5) for name in names]
         assert set(sample_cohort(candidates, 3, Sampling(), 0, 1)) < set(chosen)
         tasks = {name: await waiting[name] for name in chosen}
@@ -114,12 +114,12 @@ async def test_a_task_that_takes_too_long_ends_and_another_device_is_asked(
         late = await waiting[slow]
         await bench.do(quick, await waiting[quick], echo)
         now[0] += 99.0
-        await bench.leases.renew(slow, late.task_id)  # which does not make it quicker
+        await bench.leases.renew(slow, late.task_id)  # a renewal does not extend the limit
         now[0] += 1.0
         (third,) = set(await asked(bench, 3)) - {slow, quick}
-        with pytest.raises(TooLate, match="longer than the run allows") as told:
+        with pytest.raises(TooLate, match="allows") as refusal:
             await bench.leases.renew(slow, late.task_id)
-        assert told.value.reason == "too-slow"
+        assert refusal.value.reason == "too-slow"
         await bench.do(third, await waiting[third], echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         assert bench.runs.rounds("run")[0].device_ids == tuple(sorted((quick, third)))
@@ -156,9 +156,9 @@ async def test_late_devices_get_the_reason_and_are_counted(tmp_path: Path) -> No
 
         async def late(device: str, task: Assignment) -> None:
             # The run may have ended and deleted the model, so the update is not made from it.
-            with pytest.raises(TooLate) as told:
+            with pytest.raises(TooLate) as refusal:
                 await bench.submit(device, task, b"an update", 1.5)
-            reasons.append(told.value.reason)
+            reasons.append(refusal.value.reason)
 
         async def two(run_id: str, **policy: float) -> tuple[Assignment, Assignment]:
             waiting = await bench.arrive("a", "b")
@@ -186,9 +186,9 @@ async def test_late_devices_get_the_reason_and_are_counted(tmp_path: Path) -> No
         await bench.leases.report_failure("a", a.task_id, "broken")
         await late("a", a)
         await bench.do("b", b, echo)
-        with pytest.raises(TooLate) as told:
+        with pytest.raises(TooLate) as refusal:
             await bench.leases.renew("b", b.task_id)
-        reasons.append(told.value.reason)
+        reasons.append(refusal.value.reason)
 
         assert reasons == ["deadline", "gone", "cancelled", "failed", "accepted"]
         exported = generate_latest(bench.registry).decode()
@@ -196,7 +196,7 @@ async def test_late_devices_get_the_reason_and_are_counted(tmp_path: Path) -> No
             assert f'hfmds_coordinator_late_total{{reason="{reason}"}} 1.0' in exported
 
 
-# --- who is asked ---------------------------------------------------------------------------------
+# --- eligibility ----------------------------------------------------------------------------------
 
 GIB = 2**30
 
@@ -251,7 +251,7 @@ async def test_a_devices_description_is_kept_over_a_restart(tmp_path: Path) -> N
         await bench.check_ins.check_in("a", profile, 0.0, "")
     async with workbench(tmp_path) as bench:
         assert [device.profile for device in bench.oversight.devices()] == [profile]
-        # Its free memory of today is known, though not worth a write.
+        # The coordinator knows the current free memory without writing it.
         today = replace(profile, free_memory_bytes=GIB)
         await bench.check_ins.check_in("a", today, 0.0, "")
         assert [device.profile for device in bench.oversight.devices()] == [today]
@@ -275,7 +275,7 @@ async def test_devices_with_the_highest_loss_are_chosen_once_all_have_trained(
         await bench.create(make_spec(rounds=4, devices=2, cohort_size=2, sampling=sampling))
         await asyncio.gather(*(device(name) for name in names))
         cohorts = [item.device_ids for item in bench.runs.rounds("run")]
-        assert sorted(cohorts[0] + cohorts[1]) == names  # never trained: first
+        assert sorted(cohorts[0] + cohorts[1]) == names  # untrained devices come first
         assert cohorts[2:] == [("b", "d")] * 2
 
 
@@ -319,11 +319,11 @@ async def test_a_device_takes_one_task_at_a_time_the_oldest_first(tmp_path: Path
         for number in (1, 2):
             for _ in range(2):
                 task = await bench.check_in("a")
-                assert await bench.check_in("a") == task  # it holds this one
+                assert await bench.check_in("a") == task  # the task it holds
                 order.append((task.round_number, task.run_id))
                 await bench.do("a", task, echo)
-                await asyncio.sleep(0.1)  # its next round is assigned
-            # However quick one of them is, each has its turn.
+                await asyncio.sleep(0.1)  # the coordinator assigns its next round
+            # Every run gets its turn, even if another run is faster.
             assert sorted(order[-2:]) == [(number, "one"), (number, "two")]
 
 

@@ -145,7 +145,7 @@ async def test_a_withdrawn_device_trains_and_synthesises_nothing(tmp_path: Path)
         await bench.create(make_spec(devices=2, refresh_every=1))
         only_trains = asyncio.create_task(bench.play("a", 1, echo))
         second = asyncio.create_task(bench.play("b", 2, echo))
-        # Two are there, of which one alone may make images: that is one too few.
+        # Two devices are present, but only one may synthesise, and two are needed.
         waits = Progress(1, Phase.WAITING_FOR_DEVICES, 1, 2)
         await bench.until(lambda run: run.progress == waits)
         await bench.play("c", 2, echo)
@@ -214,7 +214,7 @@ async def test_a_round_short_of_its_minimum_at_the_deadline_is_extended_to_new_d
     async with workbench(tmp_path) as bench:
         waiting = await bench.arrive("a", "b")
         await bench.create(make_spec(devices=2, deadline_seconds=0.5))
-        a, _b = await asyncio.gather(*waiting)  # b takes its task and is never seen again
+        a, _b = await asyncio.gather(*waiting)  # b takes its task and disappears
         await bench.do("a", a, echo)
         await bench.play("c", 1, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
@@ -231,7 +231,7 @@ async def test_a_round_that_devices_cannot_do_pauses_the_run_with_their_reason(
         run = await bench.until(lambda run: run.state is RunState.PAUSED)
         assert "images are too small" in run.state_reason
         assert "a" in run.state_reason
-        # Resuming is the second chance.
+        # Resuming the run tries again.
         bench.runs.resume("run")
         await bench.play("a", 1, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
@@ -264,7 +264,7 @@ async def test_updates_are_dropped_after_the_round_and_every_model_is_kept(tmp_p
         await bench.create(make_spec(rounds=2, devices=2))
         await asyncio.gather(bench.play("a", 2, nudge(1.0)), bench.play("b", 2, nudge(3.0)))
         await bench.until(lambda run: run.state is RunState.COMPLETED)
-        await asyncio.to_thread(bench.drivers.close, 10.0)  # it frees space after its record
+        await asyncio.to_thread(bench.drivers.close, 10.0)  # the driver deletes after the record
         stored = [path for path in (tmp_path / "blobs" / "run").rglob("*") if path.is_file()]
         assert len(stored) == 2  # w^1, w^2
         assert await model_after(bench, 1) != await model_after(bench, 2)
@@ -282,8 +282,10 @@ async def test_nobody_has_deleted_updates_open_while_the_next_round_is_at_work(
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=2, devices=2))
         a, _ = await asyncio.gather(bench.play("a", 1, nudge(1.0)), bench.play("b", 1, nudge(3.0)))
-        await asyncio.gather(bench.check_in("a"), bench.check_in("b"))  # and they do nothing
-        first_model = f"{a[0].weights.sha256} (deleted)"  # kept open to check updates against it
+        await asyncio.gather(
+            bench.check_in("a"), bench.check_in("b")
+        )  # they take tasks without working
+        first_model = f"{a[0].weights.sha256} (deleted)"  # the update check keeps it open
         await eventually(lambda: deleted_but_open() <= {first_model})
 
 

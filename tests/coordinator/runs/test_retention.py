@@ -1,4 +1,4 @@
-"""What runs that have ended leave behind, and when it goes."""
+"""Deletion of the content that ended runs no longer need."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_updates_left_by_a_killed_coordinator_are_deleted_at_the_next_star
         models = [await model_after(bench, number) for number in (1, 2)]
         await eventually(lambda: len(content(bench)) == 2)  # the models of the rounds
         kept = content(bench)
-        # As if it had been killed between the record of the last round and this.
+        # A kill between the record of the last round and the deletion leaves this.
         left = bench.app.contents.of("run").blobs.put_bytes(b"an update").sha256
     async with workbench(tmp_path) as bench:
         await until_cleared(bench, left)

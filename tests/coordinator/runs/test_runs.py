@@ -1,4 +1,4 @@
-"""The life of runs, through the coordinator's classes: what operators do, and restarts."""
+"""The life of runs through the coordinator's classes: operators' commands and restarts."""
 
 from __future__ import annotations
 
@@ -189,9 +189,9 @@ async def test_a_restarted_coordinator_continues_its_round_to_the_same_model(
         folder = tmp_path / "restarted"
         async with workbench(folder, store=store) as bench:
             await bench.create(spec)
-            await part(bench, 2, 1)  # a has synthesised for round 2, b has not
+            await part(bench, 2, 1)  # only a has synthesised for round 2
         async with workbench(folder, store=store) as bench:
-            await part(bench, 1, 1)  # a has trained in round 2, b only synthesised
+            await part(bench, 1, 1)  # only a has trained in round 2
         async with workbench(folder, store=store) as bench:
             await part(bench, 1, 2)
             await bench.until(lambda run: run.state is RunState.COMPLETED)
@@ -207,7 +207,7 @@ async def test_after_a_restart_a_round_waits_for_devices_to_come_back(tmp_path: 
         a, _ = await asyncio.gather(*waiting)
         await bench.do("a", a, echo)
     async with workbench(tmp_path) as bench:
-        await asyncio.sleep(0.5)  # time enough to close the round too early
+        await asyncio.sleep(0.5)  # a faulty coordinator would close the round
         await bench.play("b", 1, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         assert bench.runs.rounds("run")[0].device_ids == ("a", "b")
@@ -299,7 +299,7 @@ async def test_a_generator_too_large_to_move_is_refused_before_it_is_made(tmp_pa
             FedGen(hidden_size=2**16, noise_size=2**16),
             FedGan(gan_rounds=1, width=2**12),
         ):
-            with pytest.raises(InvalidInput, match=f"with what {method.name} learns besides"):
+            with pytest.raises(InvalidInput, match=method.name):
                 await bench.create(make_spec(rounds=2, method=method))
         await bench.create(make_spec(method=FedGen()))
 
@@ -307,7 +307,7 @@ async def test_a_generator_too_large_to_move_is_refused_before_it_is_made(tmp_pa
 async def test_a_cohort_with_more_updates_than_may_be_open_is_refused(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         most = open_files_allowed() - OWN_FILES
-        with pytest.raises(InvalidInput, match=f"may have only {most} updates open at once"):
+        with pytest.raises(InvalidInput, match=f"{most} updates"):
             await bench.create(make_spec(cohort_size=most + 1))
         await bench.create(make_spec(cohort_size=most))
 
@@ -320,10 +320,10 @@ async def test_no_step_begins_in_a_cancelled_run(tmp_path: Path) -> None:
         done = bench.records.runs.round("run", 1)
         bench.records.runs.cancel("run", 1.0)
         before = bench.oversight.events("run")[1]
-        with pytest.raises(WrongState, match="'run' has ended; nothing new begins in it"):
+        with pytest.raises(WrongState, match="'run'"):
             bench.records.rounds.begin("run", 3, 2.0)
         plan = PhasePlan(PhaseKey("run", 3, "train"), done.weights, "", make_spec().policy)
-        with pytest.raises(WrongState, match="'run' has ended; nothing new begins in it"):
+        with pytest.raises(WrongState, match="'run'"):
             bench.records.phases.open(plan, ["a"], 2.0)
         late = replace(done, number=2)
         assert bench.records.runs.complete_round("run", late, 2.0).completed_rounds == 1

@@ -151,7 +151,7 @@ async def test_a_certificate_from_another_authority_gets_no_connection(
 async def test_an_issuer_cannot_create_admins_through_an_intermediate_authority(
     tmp_path: Path, fleet: FleetCertificates, server: TlsFiles, stolen: str, leaf: Kind
 ) -> None:
-    """Neither directly, nor through an authority whose name has no unit."""
+    """Prove this for a direct chain and for an authority without a unit in its name."""
     pair = getattr(fleet, stolen)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "unheard of")])
     through = fleet.files("through", chained(pair, name, Identity(leaf, "mallory")))

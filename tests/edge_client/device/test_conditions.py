@@ -1,4 +1,4 @@
-"""When a device may work."""
+"""Conditions under which a device works."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_command_of_the_owner_decides(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_a_missing_command_is_refused_at_start(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="HFMDS_CONDITION_COMMAND cannot be run"):
+    with pytest.raises(ConfigurationError, match="HFMDS_CONDITION_COMMAND"):
         Conditions(("idle",), probes([str(tmp_path / "nothing")]))
 
 
@@ -63,7 +63,7 @@ def test_a_command_that_disappears_makes_the_device_rest(
     command.unlink()
     for _ in range(2):
         assert asked.refusal() == "the device is not idle (HFMDS_ONLY_WHEN)"
-    assert caplog.text.count("HFMDS_CONDITION_COMMAND cannot be run") == 1  # told once
+    assert caplog.text.count("HFMDS_CONDITION_COMMAND cannot be run") == 1  # one log line
     command.symlink_to("/bin/true")
     assert asked.refusal() is None
 
@@ -85,12 +85,12 @@ def test_linux_reports_mains_power(tmp_path: Path) -> None:
 
 
 class Processors:
-    """One processor, by what Linux says of it; time passes while somebody sleeps."""
+    """One processor as Linux describes it. Only `sleep` lets time pass."""
 
     def __init__(self, folder: Path) -> None:
         self.stat = folder / "stat"
         self.busy = self.resting = self.own = 0.0
-        self.load = 0.0  # of others, while it is slept
+        self.load = 0.0  # load of other programs during sleeps
         self._tell()
 
     def sleep(self, seconds: float) -> None:
@@ -110,10 +110,10 @@ def test_the_device_is_idle_when_other_programs_are(tmp_path: Path) -> None:
     machine = Processors(tmp_path)
     others = OthersAtWork(machine.stat, lambda: machine.own, machine.sleep)
     assert others.idle() is True
-    machine.spend(own=60)  # our own work is no reason to rest
+    machine.spend(own=60)  # the device's own work does not count
     assert others.idle() is True
     machine.spend(busy=30, resting=30)
     assert others.idle() is False
     machine.load = 0.9
-    assert others.idle() is False  # asked at once, it looks for a second
+    assert others.idle() is False  # a first call measures for a second
     assert OthersAtWork(tmp_path / "nothing").idle() is None

@@ -1,4 +1,4 @@
-"""What a device says of memory, and the limit of its own."""
+"""Free memory that a device reports, and its own limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_container_limit_bounds_the_free_memory(tmp_path: Path) -> None:
 
     assert free(10, "3000", 1000) == 2000
     assert free(1, "3000", 1000) == 1024  # the machine has less
-    assert free(10, "3000", 3000) == 1  # not 0, which would mean that it is not known
+    assert free(10, "3000", 3000) == 1  # 0 would mean "unknown"
     assert free(10, "max", 1000) == 10 * 1024
 
 
@@ -51,8 +51,8 @@ def test_the_profile_reports_the_memory_below_the_limit() -> None:
     assert left(None, 70, 500) == 500
     assert left(100, 70, 500) == 30
     assert left(100, 70, 20) == 20
-    assert left(100, 70, 0) == 30  # where the system does not tell
-    assert left(100, 130, 500) == 1  # not 0, which would mean: unknown
+    assert left(100, 70, 0) == 30  # a system without an estimate
+    assert left(100, 130, 500) == 1  # 0 would mean "unknown"
 
 
 def test_work_above_the_limit_ends_with_the_remedy() -> None:

@@ -1,4 +1,4 @@
-"""What a computation costs, and that the coordinator hears it if the owner lets it."""
+"""Measured costs of a computation, reported to the coordinator if the owner permits it."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.edge_client.test_agent import Killed, with_policy
 
 
 class Clock:
-    """A clock that stands still until a test moves it."""
+    """A clock that only the test moves."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -25,11 +25,11 @@ def test_steps_time_and_processor_time_are_measured() -> None:
     told: list[tuple[int, int]] = []
     steps: list[float] = []
     with Meter(lambda *done: told.append(done), steps.append, clock, processor) as meter:
-        for seconds, done in ((2.0, 1), (1.0, 2), (6.0, 4), (0.5, 1)):  # then a second part
+        for seconds, done in ((2.0, 1), (1.0, 2), (6.0, 4), (0.5, 1)):  # then a second phase
             clock.now += seconds
             processor.now += 2 * seconds  # two threads
             meter.progress(done, 4)
-        clock.now += 0.25  # what comes after the last step
+        clock.now += 0.25  # time after the last step
     assert steps == [2.0, 1.0, 3.0, 0.5]
     assert told == [(1, 4), (2, 4), (4, 4), (1, 4)]
     assert (meter.steps, meter.seconds, meter.cpu_seconds) == (5, 9.75, 19.0)

@@ -1,4 +1,4 @@
-"""Images that grow while the device runs."""
+"""Own images that change while the device runs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_half_written_file_leaves_the_earlier_images(
     images.look()
     images.look()
     assert len(images) == 1
-    assert caplog.text.count("the images have changed, but") == 1  # told once
+    assert caplog.text.count("the images have changed, but") == 1  # one log line
     (folder / "cat" / "2.png").write_bytes(whole)
     images.look()
     assert len(images) == 2

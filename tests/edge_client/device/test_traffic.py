@@ -1,4 +1,4 @@
-"""A day's traffic, which survives restarts and wrong clocks."""
+"""The daily traffic limit, across restarts and wrong clocks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_work_beyond_the_limit_is_refused(tmp_path: Path, clock: Clock) -> None:
         LimitExceeded, match=r"about 41 bytes.*100 a day 40 are left.*HFMDS_TRAFFIC"
     ):
         one.require(41)
-    assert "60 of 100 bytes" in (one.refusal() or "")  # the next task would need as much
+    assert "60 of 100 bytes" in (one.refusal() or "")  # the next task needs the same amount
     clock.now += 24 * HOUR
     assert one.refusal() is None
 
@@ -54,7 +54,7 @@ def test_work_beyond_the_limit_is_refused(tmp_path: Path, clock: Clock) -> None:
 def test_a_day_that_is_used_up_ends(tmp_path: Path, clock: Clock) -> None:
     one = budget(tmp_path, clock)
     clock.now += 20 * HOUR
-    one.add(130)  # an upload may overdraw it
+    one.add(130)  # an upload may exceed the limit
     assert "the next day begins in 4.0 hours" in (one.refusal() or "")
     clock.now += 4 * HOUR
     one.require(100)
@@ -74,13 +74,13 @@ def test_the_count_is_not_written_for_every_chunk(tmp_path: Path, clock: Clock) 
     for _ in range(105):
         one.add(1)
         written.append(path.read_bytes() if path.exists() else b"")
-    assert len({*written} - {b""}) == 10  # a hundredth of the limit each
-    assert budget(tmp_path, clock, limit=1000).left_bytes() == 900  # it was killed here
-    one.save()  # its transfer has ended
+    assert len({*written} - {b""}) == 10  # one write per hundredth of the limit
+    assert budget(tmp_path, clock, limit=1000).left_bytes() == 900  # as after a kill at this point
+    one.save()  # the end of the transfer
     assert budget(tmp_path, clock, limit=1000).left_bytes() == 895
     before = path.stat().st_ino
     one.save()
-    assert path.stat().st_ino == before  # nothing was moved since
+    assert path.stat().st_ino == before  # no transfer since
 
 
 def test_a_clock_set_back_forgets_nothing_and_waits_a_day_at_most(
@@ -98,7 +98,7 @@ def test_a_task_beyond_a_days_limit_does_not_stop_the_device(tmp_path: Path, clo
     one = budget(tmp_path, clock)
     with pytest.raises(LimitExceeded):
         one.require(1000)
-    assert one.refusal() is None  # nothing was spent: smaller models may come
+    assert one.refusal() is None  # smaller models may fit
 
 
 @pytest.mark.parametrize(

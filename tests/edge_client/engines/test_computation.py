@@ -1,4 +1,4 @@
-"""Computing beside the event loop."""
+"""Computation in a thread next to the event loop."""
 
 from __future__ import annotations
 

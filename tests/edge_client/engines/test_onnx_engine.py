@@ -1,4 +1,4 @@
-"""The engine without torch: what it refuses, and that it needs no torch.
+"""The engine without torch: its refusals, and its independence of torch.
 
 That it computes what the torch engine does is in tests/integration/test_engines.py, with plans.
 """
@@ -31,7 +31,7 @@ WEIGHT = TensorSpec("parameter:w", "float32", (3, 4))
 
 
 def plan(model: ModelSpec = MODEL) -> Plan:
-    """A plan whose graphs nobody can run."""
+    """A plan with invalid graphs."""
     graph = Graph(b"no graph", (WEIGHT, IMAGES), (), fixed_bytes=1000, bytes_per_image=100)
     return Plan(model, 4, dict.fromkeys(("train", "evaluate", "features"), graph))
 
@@ -124,7 +124,7 @@ def test_the_runtime_reports_its_operators(tmp_path: Path) -> None:
         (tmp_path / "plan").write_bytes(encode_plan(replace(plan(), opset=opset)))
         return open_graphs(tmp_path / "plan", ["CPUExecutionProvider"], 1, lambda: 0)
 
-    assert known_opset() > OPSET  # ours is an old one
+    assert known_opset() > OPSET  # plans use an older opset
     assert opened(known_opset()).model == MODEL
     with pytest.raises(InvalidInput, match=f"{known_opset()}"):
         opened(known_opset() + 1)
@@ -140,7 +140,7 @@ def test_the_best_available_provider_is_used() -> None:
     cpu, cuda, other = "CPUExecutionProvider", "CUDAExecutionProvider", "CoreMLExecutionProvider"
     assert providers_for("cpu", [cuda, cpu]) == [cpu]
     assert providers_for("auto", [other, cpu]) == [other, cpu]
-    slow = "TensorrtExecutionProvider"  # which onnxruntime puts first
+    slow = "TensorrtExecutionProvider"  # onnxruntime lists it first
     assert providers_for("auto", [slow, cuda, "AzureExecutionProvider", cpu]) == [cuda, cpu]
     assert providers_for("cuda", [other, cuda, cpu]) == [cuda, cpu]
     with pytest.raises(ConfigurationError, match=r"cuda.*onnxruntime-gpu"):
