@@ -8,7 +8,8 @@ the next attempt resumes there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,6 +25,8 @@ R = TypeVar("R")
 MAX_CHUNK_BYTES = 2 * CHUNK_BYTES
 """The largest chunk that a receiver takes; senders use CHUNK_BYTES."""
 
+_READ_AT_ONCE = 4  # chunks in one trip to a thread
+
 MAX_DIGESTS = 20_000
 """How many blobs one request may name."""
 
@@ -37,11 +40,24 @@ class Content:
 
 
 async def outgoing(blobs: Blobs, digest: Digest, offset: int) -> AsyncIterator[bytes]:
-    """Yield the chunks of a blob from `offset` on, with one chunk in memory at a time."""
+    """Yield the chunks of a blob from `offset` on, with a few chunks in memory at a time."""
     require_offset(digest, offset)
-    chunks = await asyncio.to_thread(blobs.read, digest, offset, CHUNK_BYTES)
-    while chunk := await asyncio.to_thread(next, chunks, None):
-        yield chunk
+    chunks, batch = await asyncio.to_thread(_open_chunks, blobs, digest, offset)
+    while batch:
+        for chunk in batch:
+            yield chunk
+            offset += len(chunk)
+        more = offset < digest.size_bytes
+        batch = await asyncio.to_thread(_next_chunks, chunks) if more else []
+
+
+def _open_chunks(blobs: Blobs, digest: Digest, offset: int) -> tuple[Iterator[bytes], list[bytes]]:
+    chunks = blobs.read(digest, offset, CHUNK_BYTES)
+    return chunks, _next_chunks(chunks)
+
+
+def _next_chunks(chunks: Iterator[bytes]) -> list[bytes]:
+    return list(itertools.islice(chunks, _READ_AT_ONCE))
 
 
 # --- at the server ------------------------------------------------------------------------------
