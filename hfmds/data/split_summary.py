@@ -65,26 +65,18 @@ class SplitSummary:
             f"{classes - len(self.unused_classes)} of {classes} classes"
         )
 
-    def markdown(self) -> str:
-        """Return one line for each device, the mean of all, and the unused classes."""
-        rows = self.rows
-        lines = [
-            "| device | images | classes | largest class | its share |",
-            "|---:|---:|---:|---|---:|",
-        ]
-        lines += [
-            f"| {row.device} | {row.images} | {row.classes} | {row.largest_class} "
-            f"| {100 * row.largest_share:.0f} % |"
-            for row in rows
-        ]
-        images = float(np.mean([row.images for row in rows]))
-        classes = float(np.mean([row.classes for row in rows]))
-        share = float(np.mean([row.largest_share for row in rows]))
-        lines.append(f"| **mean** | {images:.1f} | {classes:.1f} | | {100 * share:.0f} % |")
+    def in_words(self) -> str:
+        """Return what devices hold on average, and the classes that no device holds."""
+        images = float(np.mean([row.images for row in self.rows]))
+        classes = float(np.mean([row.classes for row in self.rows]))
+        share = float(np.mean([row.largest_share for row in self.rows]))
         unused = (
             f"; no device holds {', '.join(self.unused_classes)}" if self.unused_classes else ""
         )
-        return "\n".join([*lines, "", f"Devices hold {self.totals}{unused}."]) + "\n"
+        return (
+            f"Devices hold {self.totals}{unused}. A device holds {images:.1f} images of "
+            f"{classes:.1f} classes on average, {100 * share:.0f} % of them of its largest class."
+        )
 
 
 def summarise_split(

@@ -18,7 +18,6 @@ from hfmds.experiments.report.tables import (
     failures,
     pools_table,
     psnr_values,
-    seeds_table,
     troubles,
 )
 from hfmds.experiments.settings import Settings
@@ -68,7 +67,6 @@ def table_text(
         parts.append(_shown(pictures))
     if experiment.controls:
         parts += ["## Against the controls\n", controls_table(results), _CONTROLS]
-    parts += ["## Every seed\n", seeds_table(results)]
     if pools := pools_table(results):
         parts += ["## The pools\n", pools, _POOLS]
     if failed := list(failures(results)):
@@ -144,10 +142,7 @@ def _shown(pictures: Sequence[str]) -> str:
 
 
 def _split(picture: str, drawn: DrawnSplit) -> str:
-    table = (
-        f"<details><summary>Who holds what</summary>\n\n{drawn.summary.markdown()}\n</details>\n"
-    )
-    return "\n".join([f"**{drawn.title}**\n", _shown([picture]), table])
+    return "\n".join([f"**{drawn.title}**\n", _shown([picture]), f"{drawn.summary.in_words()}\n"])
 
 
 def _note(experiment: Experiment) -> str:
@@ -155,6 +150,7 @@ def _note(experiment: Experiment) -> str:
     if len(experiment.seeds) > 1:
         seeds = ", ".join(map(str, experiment.seeds))
         text += f"; mean ± standard deviation (of the sample) over seeds {seeds}"
+        text += " (results.json has every seed)"
     text += ". Bold: the highest mean of those whose seeds are all done."
     if experiment.paper_numbers and experiment.size == "small":
         text += " The paper's numbers are of its full setting: compare orders, not values."

@@ -54,17 +54,6 @@ def accuracy_tables(results: ExperimentResults) -> str:
     return "\n".join(tables)
 
 
-def seeds_table(results: ExperimentResults) -> str:
-    """Return the accuracy of every seed."""
-    experiment = results.outline.experiment
-    rows = [
-        [_row_name(experiment, arm, column), *(_one(cell) for cell in results.at(arm, *column))]
-        for column in columns_of(experiment)
-        for arm in experiment.arms
-    ]
-    return table(["accuracy (%)", *(f"seed {seed}" for seed in experiment.seeds)], rows)
-
-
 def controls_table(results: ExperimentResults) -> str:
     """Return the lead of each arm over each control: the mean over seeds, and the worst seed."""
     experiment = results.outline.experiment
@@ -293,10 +282,6 @@ def _gains(results: ExperimentResults, arm: str, control: str, column: Column) -
         for result in results.at(arm, *column)
         if result.score is not None and (other := others[result.cell.seed]) is not None
     ]
-
-
-def _one(cell: CellResult) -> str:
-    return "diverged" if cell.status == "failed" else percent(cell.score)
 
 
 def _row_name(experiment: Experiment, arm: str, column: Column) -> str:
