@@ -14,7 +14,7 @@ from coordinator.api.device_service import CoordinatorServicer
 from coordinator.identity.wiring import open_identity
 from coordinator.monitoring.live_counts import LiveCounts
 from coordinator.monitoring.metrics import Metrics
-from coordinator.replicas.notices import Switchboard
+from coordinator.replicas.notices import Notices
 from coordinator.replicas.replica import Replica
 from coordinator.settings import CoordinatorSettings
 from coordinator.web.page_server import serving_page
@@ -59,14 +59,14 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         engine = await asyncio.to_thread(open_tables, settings)
         # Only one process can open SQLite's file, so that process always leads.
         replica = Replica(engine) if engine.dialect.name == "postgresql" else None
-        notices = replica.switchboard if replica else Switchboard()
+        notices = replica.notices if replica else Notices()
         library = PlanLibrary(settings.plans_dir, settings.plans_max_bytes)
         app = await asyncio.to_thread(
             build, settings, engine, notices, metrics, store, loop, library, gate
         )
         devices = app.check_ins, app.leases, app.downloads, app.uploads, app.results
         CoordinatorServicer(*devices).add_to(server)
-        admin = AdminServicer(app.runs, app.oversight)
+        admin = AdminServicer(app.runs, app.operations)
         admin.add_to(server)
         identity = await asyncio.to_thread(
             open_identity, settings, engine, gate, store, app.leases.leave
@@ -95,7 +95,7 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
             serving_page(
                 settings.web_listen,
                 app.runs,
-                app.oversight,
+                app.operations,
                 store,
                 tls=settings.tls,
                 holder=identity.tokens.admin,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
-from coordinator.api.operations import Oversight
+from coordinator.api.operations import Operations
 from coordinator.devices.assignments import Assignments, WorkFinder
 from coordinator.devices.check_in import CheckIns
 from coordinator.devices.downloads import Downloads
@@ -34,7 +34,7 @@ from coordinator.records.drain import DrainRecords
 from coordinator.records.events import EventRecords
 from coordinator.records.funnel import FunnelRecords, StageNotes
 from coordinator.records.runs import RunRecord
-from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.replicas.notices import Notices, Topic
 from coordinator.runs.checkpoints import Checkpoints
 from coordinator.runs.content import Models, Recipes, RunContents
 from coordinator.runs.driver import RunDriver
@@ -81,7 +81,7 @@ class App:
     deletion: Deletion
     drivers: Drivers
     runs: Runs
-    oversight: Oversight
+    operations: Operations
 
     def counts(self) -> Counts:
         """Read the counts that metrics show; blocks."""
@@ -112,7 +112,7 @@ def open_tables(settings: CoordinatorSettings) -> Engine:
 def build(
     settings: CoordinatorSettings,
     engine: Engine,
-    notices: Switchboard,
+    notices: Notices,
     metrics: Metrics,
     store: PoolStore,
     loop: asyncio.AbstractEventLoop,
@@ -162,7 +162,7 @@ def build(
     notices.listen(Topic.RUN, drivers.wake)
     runs = Runs(records.runs, drivers, contents, held_out, notices, clock)
     events = EventRecords(engine)
-    oversight = Oversight(records.runs, events, drain, funnel, stages, registry, notices)
+    operations = Operations(records.runs, events, drain, funnel, stages, registry, notices)
     return App(
         engine=engine,
         records=records,
@@ -182,5 +182,5 @@ def build(
         deletion=deletion,
         drivers=drivers,
         runs=runs,
-        oversight=oversight,
+        operations=operations,
     )

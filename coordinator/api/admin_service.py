@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from coordinator.api.operations import Oversight
+from coordinator.api.operations import Operations
 from coordinator.runs.runs import Runs
 from hfmds.domain.devices import require_id
 from hfmds.service.security.access import OPERATOR, OWNER, VIEWER
@@ -43,9 +43,9 @@ ADMIN_ACCESS = {
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """Answers AdminService."""
 
-    def __init__(self, runs: Runs, oversight: Oversight) -> None:
+    def __init__(self, runs: Runs, operations: Operations) -> None:
         self._runs = runs
-        self._oversight = oversight
+        self._operations = operations
 
     def add_to(self, server: GrpcServer) -> None:
         register = admin_pb2_grpc.add_AdminServiceServicer_to_server
@@ -122,7 +122,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: pb.ListEventsRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListEventsResponse:
         run_uid, events = await asyncio.to_thread(
-            self._oversight.events, request.run_id, request.after_sequence
+            self._operations.events, request.run_id, request.after_sequence
         )
         entries = first_page([*map(event_message, events)], request.page_size)
         return pb.ListEventsResponse(run_uid=run_uid, events=entries)
@@ -130,25 +130,25 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def GetFunnel(
         self, request: pb.GetFunnelRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetFunnelResponse:
-        funnels = await asyncio.to_thread(self._oversight.funnels, request.run_id, request.round)
+        funnels = await asyncio.to_thread(self._operations.funnels, request.run_id, request.round)
         return pb.GetFunnelResponse(funnels=map(funnel_message, funnels))
 
     async def SetDrain(
         self, request: pb.SetDrainRequest, context: grpc.aio.ServicerContext
     ) -> pb.SetDrainResponse:
-        drain = await asyncio.to_thread(self._oversight.set_drain, request.on, caller(context))
+        drain = await asyncio.to_thread(self._operations.set_drain, request.on, caller(context))
         return pb.SetDrainResponse(drain=drain_message(drain))
 
     async def GetStatus(
         self, request: pb.GetStatusRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetStatusResponse:
-        return status_message(await asyncio.to_thread(self._oversight.status))
+        return status_message(await asyncio.to_thread(self._operations.status))
 
     async def ListDevices(
         self, request: pb.ListDevicesRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListDevicesResponse:
         devices = await asyncio.to_thread(
-            self._oversight.devices, request.page_token, ASKED_FOR_A_PAGE
+            self._operations.devices, request.page_token, ASKED_FOR_A_PAGE
         )
         messages = map(device_message, devices)
         page, token = next_page(messages, request.page_size, lambda device: device.device_id)

@@ -10,7 +10,7 @@ from coordinator.records.drain import DrainRecords
 from coordinator.records.events import EventRecords
 from coordinator.records.funnel import FunnelRecords, StageNotes
 from coordinator.records.runs import RunRecords
-from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.replicas.notices import Notices, Topic
 from hfmds.domain.administration.operations import Drain, Funnel, Status
 from hfmds.domain.devices import Device
 from hfmds.domain.tasks import TaskStage
@@ -19,7 +19,7 @@ from hfmds.event_chain import Event
 _PAGE_EVENTS = 1000
 
 
-class Oversight:
+class Operations:
     """Answers operators about the coordinator. Methods block: call them in a thread."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Oversight:
         funnel: FunnelRecords,
         stages: StageNotes,
         registry: Registry,
-        notices: Switchboard,
+        notices: Notices,
     ) -> None:
         self._runs = runs
         self._events = events

@@ -14,7 +14,7 @@ from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.drain import DrainRecords
 from coordinator.records.runs import RunRecords
 from coordinator.records.tasks import Task
-from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.replicas.notices import Notices, Topic
 from coordinator.runs.content import Recipes
 from hfmds.algorithm.seeds import task_seed
 from hfmds.domain.devices import DeviceProfile
@@ -41,7 +41,7 @@ class WorkRequest:
 class Assignments:
     """Describes a leased task to its device."""
 
-    def __init__(self, recipes: Recipes, plans: Plans | None, notices: Switchboard) -> None:
+    def __init__(self, recipes: Recipes, plans: Plans | None, notices: Notices) -> None:
         self._recipes = recipes
         self._plans = plans
         self._notices = notices

@@ -16,7 +16,7 @@ from coordinator.devices.assignments import Outcome, WorkFinder, WorkRequest
 from coordinator.devices.batching import Batcher
 from coordinator.devices.registry import Registry
 from coordinator.devices.retry_times import RetryTimes
-from coordinator.devices.wakeup import Bell, ring_all
+from coordinator.devices.wakeup import Wakeup, wake_all
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.tasks import Assignment, Finished, RetryLater
 
@@ -45,8 +45,8 @@ class CheckIns:
         self._batches = Batcher[WorkRequest, Outcome](self._find, _MAX_LOOKING)
         self._looking = 0
         self.waiting = 0  # check-ins that wait for work now
-        self._bells: defaultdict[str, set[Bell]] = defaultdict(set)  # of open check-ins, by device
-        self._bells_lock = threading.Lock()
+        self._wakeups: defaultdict[str, set[Wakeup]] = defaultdict(set)  # by device
+        self._wakeups_lock = threading.Lock()
         self._closing = False
 
     async def check_in(
@@ -65,15 +65,15 @@ class CheckIns:
         if self._looking >= _MAX_LOOKING:  # more than can be answered in time
             with visit:
                 return self._retry_times.reject(device_id, "many devices are asking for work")
-        with visit, self._bell_of(device_id) as bell:
-            return await self._wait(WorkRequest(device_id, profile, run_id), wait_seconds, bell)
+        with visit, self._wakeup_of(device_id) as wakeup:
+            return await self._wait(WorkRequest(device_id, profile, run_id), wait_seconds, wakeup)
 
     def wake(self, devices: tuple[str, ...]) -> None:
         """Wake the check-ins of these devices, or all if none is named. Thread-safe."""
-        with self._bells_lock:
-            named = devices or tuple(self._bells)
-            bells = [bell for device_id in named for bell in self._bells.get(device_id, ())]
-        ring_all(bells)
+        with self._wakeups_lock:
+            named = devices or tuple(self._wakeups)
+            wakeups = [wakeup for device_id in named for wakeup in self._wakeups.get(device_id, ())]
+        wake_all(wakeups)
 
     def close(self) -> None:
         """Send waiting devices away, so that the server can stop at once."""
@@ -81,12 +81,12 @@ class CheckIns:
         self.wake(())
 
     async def _wait(
-        self, request: WorkRequest, wait_seconds: float, bell: Bell
+        self, request: WorkRequest, wait_seconds: float, wakeup: Wakeup
     ) -> Assignment | RetryLater | Finished:
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + min(max(wait_seconds, 0.0), _MAX_WAIT_SECONDS)
         while not self._closing:
-            rings = bell.rings
+            wakes = wakeup.wakes
             outcome = await self._look(request)
             if isinstance(outcome, str):
                 return self._retry_times.reject(request.device_id, outcome)
@@ -101,7 +101,7 @@ class CheckIns:
                 return self._retry_times.reject(request.device_id, _NO_WORK)
             self.waiting += 1
             try:
-                await bell.wait_async(rings, remaining)
+                await wakeup.wait_async(wakes, remaining)
             finally:
                 self.waiting -= 1
         return self._retry_times.reject(request.device_id, "the coordinator is stopping")
@@ -122,14 +122,14 @@ class CheckIns:
         return outcomes
 
     @contextmanager
-    def _bell_of(self, device_id: str) -> Iterator[Bell]:
-        bell = Bell()
-        with self._bells_lock:
-            self._bells[device_id].add(bell)
+    def _wakeup_of(self, device_id: str) -> Iterator[Wakeup]:
+        wakeup = Wakeup()
+        with self._wakeups_lock:
+            self._wakeups[device_id].add(wakeup)
         try:
-            yield bell
+            yield wakeup
         finally:
-            with self._bells_lock:
-                self._bells[device_id].discard(bell)
-                if not self._bells[device_id]:
-                    del self._bells[device_id]
+            with self._wakeups_lock:
+                self._wakeups[device_id].discard(wakeup)
+                if not self._wakeups[device_id]:
+                    del self._wakeups[device_id]

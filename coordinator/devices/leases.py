@@ -11,7 +11,7 @@ from coordinator.monitoring.log_fields import task_context
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.funnel import StageNotes
-from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.replicas.notices import Notices, Topic
 from hfmds.domain.tasks import FailureCause, TaskStage
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Leases:
         stages: StageNotes,
         registry: Registry,
         metrics: Metrics,
-        notices: Switchboard,
+        notices: Notices,
         clock: Callable[[], float],
     ) -> None:
         self._tasks = tasks

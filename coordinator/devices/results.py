@@ -20,7 +20,7 @@ from coordinator.records.acceptance import Acceptance, HandedIn
 from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.funnel import StageNotes
 from coordinator.records.tasks import Task
-from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.replicas.notices import Notices, Topic
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import Traffic
 from hfmds.domain.methods import TaskKind
@@ -60,7 +60,7 @@ class Results:
         stages: StageNotes,
         registry: Registry,
         metrics: Metrics,
-        notices: Switchboard,
+        notices: Notices,
         clock: Callable[[], float],
     ) -> None:
         self._tasks = tasks

@@ -8,42 +8,42 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 
-class Bell:
-    """Counts its rings. A waiter names the last ring that it knows, so it misses none."""
+class Wakeup:
+    """Counts its wakes. A waiter names the last wake that it knows, so it misses none."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._rings = 0
+        self._wakes = 0
         self._sleepers: set[asyncio.Future[None]] = set()
 
     @property
-    def rings(self) -> int:
-        """How often the bell rang. Read it before you look at the state that you wait for."""
-        return self._rings
+    def wakes(self) -> int:
+        """The number of wakes so far. Read it before you look at the state that you wait for."""
+        return self._wakes
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake all waiters. Thread-safe."""
-        ring_all([self])
+        wake_all([self])
 
-    def _ring(self) -> set[asyncio.Future[None]]:
+    def _wake_sleepers(self) -> set[asyncio.Future[None]]:
         """Wake the waiting threads; return the waiting coroutines, which the caller wakes."""
         with self._condition:
-            self._rings += 1
+            self._wakes += 1
             self._condition.notify_all()
             sleepers, self._sleepers = self._sleepers, set()
         return sleepers
 
-    def wait(self, known_rings: int, timeout_seconds: float) -> None:
-        """Block this thread until a ring after `known_rings`, or the timeout."""
+    def wait(self, known_wakes: int, timeout_seconds: float) -> None:
+        """Block this thread until a wake after `known_wakes`, or the timeout."""
         with self._condition:
-            self._condition.wait_for(lambda: self._rings > known_rings, timeout_seconds)
+            self._condition.wait_for(lambda: self._wakes > known_wakes, timeout_seconds)
 
-    async def wait_async(self, known_rings: int, timeout_seconds: float) -> None:
-        """Suspend this coroutine until a ring after `known_rings`, or the timeout."""
+    async def wait_async(self, known_wakes: int, timeout_seconds: float) -> None:
+        """Suspend this coroutine until a wake after `known_wakes`, or the timeout."""
         loop = asyncio.get_running_loop()
         sleeper = loop.create_future()
         with self._condition:
-            if self._rings > known_rings:
+            if self._wakes > known_wakes:
                 return
             self._sleepers.add(sleeper)
         alarm = loop.call_later(timeout_seconds, _wake, (sleeper,))
@@ -55,14 +55,14 @@ class Bell:
                 self._sleepers.discard(sleeper)
 
 
-def ring_all(bells: Iterable[Bell]) -> None:
-    """Ring several bells, so that the coroutines of an event loop go on in the same turn.
+def wake_all(wakeups: Iterable[Wakeup]) -> None:
+    """Wake several at once, so that the coroutines of an event loop run in the same turn.
 
     Their next requests then arrive together. Thread-safe.
     """
     by_loop = defaultdict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]](list)
-    for bell in bells:
-        for sleeper in bell._ring():
+    for wakeup in wakeups:
+        for sleeper in wakeup._wake_sleepers():
             by_loop[sleeper.get_loop()].append(sleeper)
     for loop, sleepers in by_loop.items():
         if not loop.is_closed():

@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.tables import LeadershipRow
-from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.replicas.notices import Notices, Topic
 from hfmds.errors import HfmdsError
 from hfmds.storage.database import (
     fenced,
@@ -157,7 +157,7 @@ class Leadership:
         replica: str,
         lease_seconds: float,
         leader: Leader,
-        switchboard: Switchboard,
+        notices: Notices,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -166,7 +166,7 @@ class Leadership:
         self._lease = LeaseRecords(engine, replica, lease_seconds, clock)
         self._lease_seconds = lease_seconds
         self._leader = leader
-        self._switchboard = switchboard
+        self._notices = notices
         self._metrics = metrics
         self._clock = clock
         self._changed = threading.Condition()
@@ -174,7 +174,7 @@ class Leadership:
         self._good_until = 0.0  # by this process's clock; the lease ends a little later
         self._next_try_at = 0.0
         self._closing = False
-        switchboard.listen(Topic.TERM, self._try_now)
+        notices.listen(Topic.TERM, self._try_now)
 
     def start(self) -> None:
         """Start the threads, which take the lease as soon as it is free."""
@@ -194,7 +194,7 @@ class Leadership:
             self._lease.release(term.epoch)
         except HfmdsError as error:
             log.warning("the lease is not released and runs out by itself: %s", error)
-        self._switchboard.post(Topic.TERM)
+        self._notices.post(Topic.TERM)
 
     # --- the threads ----------------------------------------------------------------------------
 

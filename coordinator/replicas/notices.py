@@ -49,7 +49,7 @@ class Notice:
 Listener = Callable[[tuple[str, ...]], None]
 
 
-class Switchboard:
+class Notices:
     """Delivers notices within this process; without replicas, this is enough."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Switchboard:
             listener(notice.about)
 
 
-class SharedSwitchboard(Switchboard):
+class SharedNotices(Notices):
     """Also delivers notices to the replicas on the same PostgreSQL (LISTEN and NOTIFY)."""
 
     def __init__(self, engine: Engine, replica: str) -> None:
@@ -91,7 +91,7 @@ class SharedSwitchboard(Switchboard):
             # A channel belongs to the database, so its name has the schema of this coordinator.
             self._channel = f"hfmds_{connection.scalar(select(func.current_schema()))}"[:63]
         for work in (self._keep_listening, self._keep_sending):
-            threading.Thread(target=work, name=f"switchboard {work.__name__}", daemon=True).start()
+            threading.Thread(target=work, name=f"notices {work.__name__}", daemon=True).start()
 
     def close(self) -> None:
         """Stop, after sending the notices that wait, unless the database is away."""

@@ -15,9 +15,9 @@ from sqlalchemy import Engine, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
 from coordinator.devices.registry import CUT_OFF, Registry, Sighting, profile_of
-from coordinator.devices.wakeup import Bell
+from coordinator.devices.wakeup import Wakeup
 from coordinator.records.tables import DeviceRow, SightingRow
-from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.replicas.notices import Notices, Topic
 from hfmds.errors import HfmdsError
 from hfmds.storage.database import reading, transaction
 
@@ -30,19 +30,17 @@ _READ_SECONDS = 5.0  # at most, between two reads without a notice
 class Presence:
     """Exchanges sightings between the registry of this replica and those of the others."""
 
-    def __init__(
-        self, engine: Engine, replica: str, registry: Registry, switchboard: Switchboard
-    ) -> None:
+    def __init__(self, engine: Engine, replica: str, registry: Registry, notices: Notices) -> None:
         self._engine = engine
         self._replica = replica
         self._registry = registry
-        self._switchboard = switchboard
+        self._notices = notices
         self._known_batch = 0
         self._reading = threading.Lock()
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._closing = threading.Event()
-        registry.on_change(self._bell.ring)
-        switchboard.listen(Topic.DEVICES, self._read_notice)
+        registry.on_change(self._wakeup.wake)
+        notices.listen(Topic.DEVICES, self._read_notice)
 
     def start(self) -> None:
         """Read the sightings of the others, and start the exchange."""
@@ -52,7 +50,7 @@ class Presence:
     def close(self) -> None:
         """Stop the exchange."""
         self._closing.set()
-        self._bell.ring()
+        self._wakeup.wake()
 
     def write(self) -> None:
         """Write the changes of this registry."""
@@ -75,7 +73,7 @@ class Presence:
                     rows,
                 )
             self._registry.note_shared(sightings)
-            self._switchboard.post(Topic.DEVICES, self._replica)
+            self._notices.post(Topic.DEVICES, self._replica)
 
     def read(self) -> None:
         """Read the changes of the others since the last read."""
@@ -98,7 +96,7 @@ class Presence:
 
     def _main(self) -> None:
         while not self._closing.is_set():
-            rings = self._bell.rings
+            wakes = self._wakeup.wakes
             try:
                 self.write()
                 self.read()
@@ -107,7 +105,7 @@ class Presence:
             except Exception:  # if this thread ended, devices would seem to be away
                 log.exception("unexpected error")
             self._closing.wait(_WRITE_SECONDS)
-            self._bell.wait(rings, _READ_SECONDS)
+            self._wakeup.wait(wakes, _READ_SECONDS)
 
 
 def _row(sighting: Sighting, replica: str, batch: int) -> dict[str, Any]:

@@ -13,19 +13,19 @@ from sqlalchemy import Engine
 from coordinator.devices.registry import Registry
 from coordinator.monitoring.metrics import Metrics
 from coordinator.replicas.leadership import Leader, Leadership
-from coordinator.replicas.notices import SharedSwitchboard
+from coordinator.replicas.notices import SharedNotices
 from coordinator.replicas.presence import Presence
 from coordinator.replicas.shared_content import require_shared_content
 from hfmds.storage.blobs import Blobs
 
 
 class Replica:
-    """Connects this coordinator to the others. The runs use its switchboard."""
+    """Connects this coordinator to the others. The runs use its notices."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._name = f"{socket.gethostname()[:100]}-{secrets.token_hex(4)}"  # unique
-        self.switchboard = SharedSwitchboard(engine, self._name)
+        self.notices = SharedNotices(engine, self._name)
 
     def join(
         self,
@@ -37,11 +37,11 @@ class Replica:
     ) -> None:
         """Join the others. From now on this coordinator may become the leader at any time."""
         require_shared_content(self._engine, marks)
-        self._presence = Presence(self._engine, self._name, registry, self.switchboard)
+        self._presence = Presence(self._engine, self._name, registry, self.notices)
         self._leadership = Leadership(
-            self._engine, self._name, lease_seconds, leader, self.switchboard, metrics
+            self._engine, self._name, lease_seconds, leader, self.notices, metrics
         )
-        self.switchboard.start()
+        self.notices.start()
         self._presence.start()
         self._leadership.start()
 
@@ -49,4 +49,4 @@ class Replica:
         """Leave the others, and let another coordinator lead at once."""
         self._leadership.close()
         self._presence.close()
-        self.switchboard.close()
+        self.notices.close()

@@ -89,7 +89,7 @@ class RunDriver:
     def _rest(self, error: Unavailable) -> bool:
         """Wait while storage is busy or full. The round is then taken up again."""
         log.warning("the run waits: %s", error)
-        self.control.bell.wait(self.control.bell.rings, _RETRY_SECONDS)
+        self.control.wakeup.wait(self.control.wakeup.wakes, _RETRY_SECONDS)
         return not self.control.stopping
 
     def _federate(self) -> None:

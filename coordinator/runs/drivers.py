@@ -14,7 +14,7 @@ from collections.abc import Callable
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.runs import RunRecord
 from coordinator.replicas.leadership import Term
-from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.replicas.notices import Notices, Topic
 from coordinator.runs.driver import RunDriver
 from coordinator.runs.retention import Deletion
 from coordinator.runs.run_control import DriverRecords
@@ -33,7 +33,7 @@ class Drivers:
         records: DriverRecords,
         new_driver: Callable[[RunRecord, DriverRecords], RunDriver],
         deletion: Deletion,
-        notices: Switchboard,
+        notices: Notices,
         metrics: Metrics,
     ) -> None:
         self._records = records
@@ -134,10 +134,10 @@ class Drivers:
             drivers = tuple(self._drivers.values())
         if not run_ids:
             for driver in drivers:
-                driver.control.bell.ring()
+                driver.control.wakeup.wake()
         for run_id in run_ids:
             if run_id in self._drivers:
-                self._drivers[run_id].control.bell.ring()
+                self._drivers[run_id].control.wakeup.wake()
             elif self._leading and self._records.runs.exists(run_id):
                 run = self._records.runs.get(run_id)
                 if run.state is RunState.DELETING:

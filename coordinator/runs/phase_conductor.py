@@ -72,7 +72,7 @@ class PhaseConductor:
         closed_by = LateReason.GOAL_REACHED  # by the last result, unless the loop closes it
         while not phase.closed:
             self._control.wait_until_running()
-            rings = self._control.bell.rings
+            wakes = self._control.wakeup.wakes
             phase = self._phases.get(plan.key)
             self._show(phase)
             patient = self._clock() < patient_until
@@ -84,7 +84,7 @@ class PhaseConductor:
                 continue
             if self._is_stuck(phase, patient):
                 self._extend_or_pause(plan, phase, patient)
-            self._control.bell.wait(rings, LOOK_AGAIN_SECONDS)
+            self._control.wakeup.wait(wakes, LOOK_AGAIN_SECONDS)
         self._show(phase)
         results = self._phases.results(plan.key)
         if opened:
@@ -121,13 +121,13 @@ class PhaseConductor:
         while True:
             self._control.wait_until_running()
             self._control.wait_while_drained(t)
-            rings = self._control.bell.rings
+            wakes = self._control.wakeup.wakes
             view = self._selection.view()
             lack = self._what_lacks(view, plan)
             if lack is None:
                 return view
             self._control.show(lack)
-            self._control.bell.wait(rings, LOOK_AGAIN_SECONDS)
+            self._control.wakeup.wait(wakes, LOOK_AGAIN_SECONDS)
 
     def _what_lacks(self, view: FleetView, plan: PhasePlan) -> Progress | None:
         """Say what a phase waits for before it opens; None: it may open."""
@@ -140,7 +140,7 @@ class PhaseConductor:
         count = len({*able, *self._still_at_work()})
         if count < self._policy.minimum_devices:
             return Progress(t, Phase.WAITING_FOR_DEVICES, count, self._policy.minimum_devices)
-        if not self._selection.can_begin(view, able, self._control.bell.ring):
+        if not self._selection.can_begin(view, able, self._control.wakeup.wake):
             return Progress(t, Phase.MAKING_PLAN, 0, 0)
         return None
 

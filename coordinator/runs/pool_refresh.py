@@ -79,7 +79,7 @@ class PoolRefresh:
         warned = False
         while True:
             self._control.wait_until_running()
-            rings = self._control.bell.rings
+            wakes = self._control.wakeup.wakes
             try:
                 return self._control.call(call())
             except Unavailable as error:
@@ -87,7 +87,7 @@ class PoolRefresh:
                     log.warning("the run waits for the synthesis store: %s", error)
                     warned = True
                 self._control.show(Progress(round_number, Phase.WAITING_FOR_STORE, 0, 0))
-                self._control.bell.wait(rings, _STORE_RETRY_SECONDS)
+                self._control.wakeup.wait(wakes, _STORE_RETRY_SECONDS)
             except HfmdsError as error:
                 self._control.pause(f"round {round_number}: the synthesis store refuses: {error}")
 

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
-from coordinator.devices.wakeup import Bell
+from coordinator.devices.wakeup import Wakeup
 from coordinator.monitoring.round_timing import RoundTimer
 from coordinator.records.drain import DrainRecords
 from coordinator.records.phases import PhaseRecords
 from coordinator.records.retention import RetentionRecords
 from coordinator.records.rounds import RoundRecords
 from coordinator.records.runs import RunRecords
-from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.replicas.notices import Notices, Topic
 from hfmds.domain.runs import Phase, Progress, RunState
 from hfmds.errors import WrongState
 
@@ -65,14 +65,14 @@ class RunControl:
         run_id: str,
         runs: RunRecords,
         drain: DrainRecords,
-        notices: Switchboard,
+        notices: Notices,
         timing: RoundTimer,
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
     ) -> None:
         """`loop` is the event loop on which asynchronous calls run."""
         self.run_id = run_id
-        self.bell = Bell()  # rings when the driver should look again
+        self.wakeup = Wakeup()  # wakes when the driver should look again
         self.progress: Progress | None = None
         self.timing = timing
         self.now = clock
@@ -85,12 +85,12 @@ class RunControl:
     def stop(self) -> None:
         """Make the driver stop soon. Recorded work stays."""
         self.stopping = True
-        self.bell.ring()
+        self.wakeup.wake()
 
     def wait_until_running(self) -> None:
         """Block while the run is paused; raise RunStopped if it has ended or must stop here."""
         while True:
-            rings = self.bell.rings
+            wakes = self.wakeup.wakes
             if self.stopping:
                 raise RunStopped
             state = self._runs.state(self.run_id)
@@ -98,15 +98,15 @@ class RunControl:
                 raise RunStopped
             if state is RunState.RUNNING:
                 return
-            self.bell.wait(rings, _PAUSED_LOOK_SECONDS)
+            self.wakeup.wait(wakes, _PAUSED_LOOK_SECONDS)
 
     def wait_while_drained(self, round_number: int) -> None:
         """Block while an operator keeps the coordinator drained."""
         while self._drain.is_on():
-            rings = self.bell.rings
+            wakes = self.wakeup.wakes
             self.wait_until_running()
             self.show(Progress(round_number, Phase.DRAINED, 0, 0))
-            self.bell.wait(rings, LOOK_AGAIN_SECONDS)
+            self.wakeup.wait(wakes, LOOK_AGAIN_SECONDS)
 
     def pause(self, reason: str) -> None:
         """Pause the run until an operator resumes it."""

@@ -11,11 +11,11 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 
-from coordinator.devices.wakeup import Bell
+from coordinator.devices.wakeup import Wakeup
 from coordinator.monitoring.live_counts import RunCounts
 from coordinator.records.events import COORDINATOR
 from coordinator.records.runs import RunRecord, RunRecords
-from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.replicas.notices import Notices, Topic
 from coordinator.runs.checkpoints import copy_first_model
 from coordinator.runs.content import RunContents
 from coordinator.runs.drivers import Drivers
@@ -47,7 +47,7 @@ class Runs:
         drivers: Drivers,
         contents: RunContents,
         held_out: HeldOut,
-        notices: Switchboard,
+        notices: Notices,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._records = records
@@ -57,7 +57,7 @@ class Runs:
         self._notices = notices
         self._clock = clock
         self._progress: dict[str, Progress] = {}  # of runs that another coordinator drives
-        self._news: dict[str, Bell] = {}  # of runs that have had watchers
+        self._news: dict[str, Wakeup] = {}  # of runs that have had watchers
         self._closing = False
         notices.listen(Topic.NEWS, self._take_news)
 
@@ -107,16 +107,16 @@ class Runs:
     ) -> AsyncIterator[tuple[Run, tuple[Round, ...]]]:
         """Yield the run at every change, with the rounds completed since; end with the run."""
         await asyncio.to_thread(self._records.state, run_id)  # it must exist
-        news = self._news.setdefault(run_id, Bell())
+        news = self._news.setdefault(run_id, Wakeup())
         while not self._closing:
-            rings = news.rings
+            wakes = news.wakes
             run = self._shown(await asyncio.to_thread(self._records.get, run_id))
             rounds = await asyncio.to_thread(self._records.rounds, run_id, after_round)
             yield run, rounds
             if run.state.ended:
                 return
             after_round = rounds[-1].number if rounds else after_round
-            await news.wait_async(rings, _WATCH_SECONDS)
+            await news.wait_async(wakes, _WATCH_SECONDS)
         raise Unavailable("the coordinator is stopping; watch again when it is back")
 
     def pause(self, run_id: str, by: str = COORDINATOR) -> Run:
@@ -178,8 +178,8 @@ class Runs:
         """Take a notice that a run has changed, or any run has."""
         if not news:
             self._progress.clear()
-            for bell in tuple(self._news.values()):
-                bell.ring()
+            for wakeup in tuple(self._news.values()):
+                wakeup.wake()
             return
         run_id, progress = news[0], progress_in(news)
         if progress and not self._drivers.drives(run_id):
@@ -187,7 +187,7 @@ class Runs:
         else:
             self._progress.pop(run_id, None)
         if run_id in self._news:
-            self._news[run_id].ring()
+            self._news[run_id].wake()
 
 
 def _require_open_files(cohort_size: int) -> None:

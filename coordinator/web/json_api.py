@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from coordinator.api.operations import Oversight
+from coordinator.api.operations import Operations
 from coordinator.runs.runs import Runs
 from coordinator.web.answers import answer
 from coordinator.web.gallery import Gallery, SnapshotStore
@@ -65,14 +65,14 @@ class JsonApi:
     def __init__(
         self,
         runs: Runs,
-        oversight: Oversight,
+        operations: Operations,
         store: SnapshotStore,
         access: PageAccess,
         gate: Gate,
         clock: Callable[[], float],
     ) -> None:
         self._runs = runs
-        self._oversight = oversight
+        self._operations = operations
         self._store = store
         self._access = access
         self._gate = gate
@@ -132,7 +132,7 @@ class JsonApi:
         return answer(request, _encoded({"identity": str(identity or "")}), _JSON)
 
     async def _status(self, request: web.Request) -> Shape:
-        return status_shape(await self._in_thread(self._oversight.status))
+        return status_shape(await self._in_thread(self._operations.status))
 
     async def _list(self, request: web.Request) -> Shape:
         return runs_shape(await self._in_thread(self._runs.list))
@@ -163,11 +163,11 @@ class JsonApi:
     async def _funnel(self, request: web.Request) -> Shape:
         number = _number(request, "round")
         return funnels_shape(
-            await self._in_thread(self._oversight.funnels, _run_id(request), number)
+            await self._in_thread(self._operations.funnels, _run_id(request), number)
         )
 
     async def _events(self, request: web.Request) -> Shape:
-        events = await self._in_thread(self._oversight.last_events, _run_id(request), _MOST_EVENTS)
+        events = await self._in_thread(self._operations.last_events, _run_id(request), _MOST_EVENTS)
         return events_shape(events)
 
     async def _devices(self, request: web.Request) -> Shape:
@@ -175,7 +175,7 @@ class JsonApi:
         known = [each_state.value for each_state in DeviceState]
         if state not in ("", *known):
             raise InvalidInput(f"state is {state[:50]!r}; it must be one of {', '.join(known)}")
-        devices = await self._in_thread(self._oversight.devices)
+        devices = await self._in_thread(self._operations.devices)
         return devices_shape(devices, state, self._gate.exclusions.quarantined)
 
     async def _pictured(self, request: web.Request) -> Shape:

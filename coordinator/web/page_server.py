@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from coordinator.api.operations import Oversight
+from coordinator.api.operations import Operations
 from coordinator.runs.runs import Runs
 from coordinator.web.gallery import SnapshotStore
 from coordinator.web.html_pages import HtmlPages
@@ -63,7 +63,7 @@ class WebServer:
         self,
         listen: str,
         runs: Runs,
-        oversight: Oversight,
+        operations: Operations,
         store: SnapshotStore,
         *,
         tls: TlsFiles | None = None,
@@ -89,7 +89,7 @@ class WebServer:
             gate=gate,
             clock=clock,
         )
-        JsonApi(runs, oversight, store, access, gate, clock).add_to(self._application)
+        JsonApi(runs, operations, store, access, gate, clock).add_to(self._application)
         HtmlPages(access).add_to(self._application)
 
     @property
@@ -129,7 +129,7 @@ class WebServer:
 async def serving_page(
     listen: str | None,
     runs: Runs,
-    oversight: Oversight,
+    operations: Operations,
     store: SnapshotStore,
     *,
     tls: TlsFiles | None,
@@ -140,7 +140,7 @@ async def serving_page(
     if listen is None:
         yield {}
         return
-    server = WebServer(listen, runs, oversight, store, tls=tls, holder=holder, gate=gate)
+    server = WebServer(listen, runs, operations, store, tls=tls, holder=holder, gate=gate)
     async with server.serving():
         yield {"web": server.address}
 

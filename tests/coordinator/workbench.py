@@ -15,7 +15,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from coordinator.api.device_service import CoordinatorServicer
-from coordinator.api.operations import Oversight
+from coordinator.api.operations import Operations
 from coordinator.devices.check_in import CheckIns
 from coordinator.devices.downloads import Downloads
 from coordinator.devices.leases import Leases
@@ -24,7 +24,7 @@ from coordinator.devices.results import Results
 from coordinator.devices.uploads import Uploads
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.tables import Base
-from coordinator.replicas.notices import Switchboard
+from coordinator.replicas.notices import Notices
 from coordinator.runs.drivers import Drivers
 from coordinator.runs.run_control import DriverRecords
 from coordinator.runs.runs import Runs
@@ -199,8 +199,8 @@ class Workbench:
         return self.app.drivers
 
     @property
-    def oversight(self) -> Oversight:
-        return self.app.oversight
+    def operations(self) -> Operations:
+        return self.app.operations
 
     async def create(self, spec: RunSpec, run_id: str = "run") -> Run:
         return await asyncio.to_thread(self.runs.create, run_id, spec)
@@ -322,7 +322,7 @@ async def workbench(
     app = build(
         settings,
         engine,
-        Switchboard(),
+        Notices(),
         Metrics(metrics_registry, clock),
         store,
         asyncio.get_running_loop(),

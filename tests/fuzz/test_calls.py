@@ -106,7 +106,7 @@ class Servers:
         store = await asyncio.to_thread(self._store, folders("store"))
         for servicer in (
             bench.servicer(),
-            AdminServicer(bench.runs, bench.oversight),
+            AdminServicer(bench.runs, bench.operations),
             EnrolmentServicer(office.enrolment),
             RenewalServicer(office.enrolment),
             FleetServicer(office.tokens, office.members, office.enrolment, revocations),

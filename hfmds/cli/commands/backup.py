@@ -62,7 +62,7 @@ def backup(
         copy = backups.back_up(program.value, source, target)
     else:
         target, copy = back_up_in_turn(program.value, source, target, keep, datetime.now(UTC))
-    _say(f"{target}: the {_contents(copy)}")
+    _print(f"{target}: the {_contents(copy)}")
 
 
 def restore(
@@ -79,11 +79,11 @@ def restore(
     """
     if check:
         backup = backups.check(source, program.value)
-        _say(f"{source} is sound: the {_contents(backup)}")
+        _print(f"{source} is sound: the {_contents(backup)}")
         return
     folder = data_dir or DATA_DIRS[program]
     restored = backups.restore(source, program.value, folder)
-    _say(f"{folder}: the {_contents(restored)}")
+    _print(f"{folder}: the {_contents(restored)}")
 
 
 def _contents(backup: backups.Backup) -> str:
@@ -93,5 +93,5 @@ def _contents(backup: backups.Backup) -> str:
     )
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     output().print(text, markup=False, soft_wrap=True)

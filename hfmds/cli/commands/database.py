@@ -48,7 +48,7 @@ def upgrade(program: ProgramName, database_url: Url) -> None:
     schema = Schema(program.value)
     with opened_database(database_url, program.value) as engine:
         schema.upgrade(engine)
-        _say(f"{shown_url(engine)}: the tables of the {program.value} are at {schema.newest}")
+        _print(f"{shown_url(engine)}: the tables of the {program.value} are at {schema.newest}")
 
 
 @app.command()
@@ -58,7 +58,7 @@ def status(program: ProgramName, database_url: Url) -> None:
     with opened_database(database_url) as engine:
         revision = schema.revision(engine) or "none"
         state = schema.state(engine).value
-        _say(
+        _print(
             f"{shown_url(engine)}: {program.value}: revision {revision}, the program needs "
             f"{schema.newest}: {state}"
         )
@@ -74,8 +74,8 @@ def draft(program: ProgramName, message: Annotated[str, typer.Argument()]) -> No
     ):
         schema.upgrade(engine)
         path = schema.draft(engine, message)
-    _say(f"{path}: read it, then run make format" if path else "nothing has changed")
+    _print(f"{path}: read it, then run make format" if path else "nothing has changed")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     output().print(text, markup=False, soft_wrap=True)

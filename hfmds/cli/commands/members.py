@@ -96,15 +96,15 @@ def revoke(
     if device:
         known = ask_fleet(coordinator, lambda client: client.revoke_device(device, reason))
         again = f"hfmds pki enrol-token --device {device}"
-        _say(f"device {device} is revoked; to let it in again: {again}")
+        _print(f"device {device} is revoked; to let it in again: {again}")
         _warn_if_unknown(device, known=known)
     elif certificate:
         ask_fleet(coordinator, lambda client: client.revoke_certificate(serial, reason))
-        _say(f"certificate {serial} is revoked")
+        _print(f"certificate {serial} is revoked")
     else:
         token_id = id_of_token(token)
         ask_fleet(coordinator, lambda client: client.revoke_token(token_id))
-        _say(f"token {token_id} is revoked; devices that enrolled with it stay in the fleet")
+        _print(f"token {token_id} is revoked; devices that enrolled with it stay in the fleet")
 
 
 def quarantine(
@@ -112,14 +112,14 @@ def quarantine(
 ) -> None:
     """Stop giving work to a device, without revoking it."""
     known = ask_fleet(coordinator, lambda client: client.quarantine(device, reason))
-    _say(f"device {device} is in quarantine; end it with: hfmds pki release {device}")
+    _print(f"device {device} is in quarantine; end it with: hfmds pki release {device}")
     _warn_if_unknown(device, known=known)
 
 
 def release(device: DeviceId, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
     """End the quarantine of a device."""
     ask_fleet(coordinator, lambda client: client.release(device))
-    _say(f"device {device} is no longer in quarantine")
+    _print(f"device {device} is no longer in quarantine")
 
 
 def forget(
@@ -145,7 +145,7 @@ def forget(
     terms = Forgetting(devices and devices * _DAY, certificates and certificates * _DAY)
     done = ask_fleet(coordinator, lambda client: client.forget_revoked(terms))
     certificates_gone = counted(done.certificates, "certificate")
-    _say(f"forgotten: {counted(done.devices, 'device')} and {certificates_gone}")
+    _print(f"forgotten: {counted(done.devices, 'device')} and {certificates_gone}")
 
 
 def devices(as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
@@ -182,13 +182,13 @@ def _make(
         return
     typer.echo(token.text)
     if sys.stdout.isatty():  # a script in a pipe wants only the token
-        _say(f"valid until {record.expires_at:%Y-%m-%d %H:%M} UTC; the token is not shown again")
+        _print(f"valid until {record.expires_at:%Y-%m-%d %H:%M} UTC; the token is not shown again")
 
 
 def _warn_if_unknown(device: str, *, known: bool) -> None:
     if not known:
-        _say(f"but no device {device} has ever enrolled or checked in: check the id")
+        _print(f"but no device {device} has ever enrolled or checked in: check the id")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     output().print(text, markup=False, highlight=False, soft_wrap=True)

@@ -72,7 +72,7 @@ def init(
     now, for_long = datetime.now(UTC), timedelta(days=_AUTHORITY_DAYS)
     if added := complete_authority(folder, fleet, now, for_long):
         for certificate in added:
-            _say(certificate)
+            _print(certificate)
         output().print(
             f"\n{folder / 'authority.crt'} has the new issuers: give it to every program before "
             f"you use a certificate of a new issuer (docs/operations.md, Upgrade).",
@@ -83,8 +83,8 @@ def init(
     lifetime = timedelta(days=days)
     for service in _SERVICES:
         identity = Identity(Kind.SERVICE, service)
-        _say(issue_pair(folder, authority, identity, now, lifetime, _hosts(identity, host)))
-    _say(issue_pair(folder, authority, Identity(Kind.OWNER, "admin"), now, lifetime))
+        _print(issue_pair(folder, authority, identity, now, lifetime, _hosts(identity, host)))
+    _print(issue_pair(folder, authority, Identity(Kind.OWNER, "admin"), now, lifetime))
     output().print(
         f"\nGive each program HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY (the .key of the same name) and "
         f"HFMDS_TLS_AUTHORITY={folder / 'authority.crt'}.\n"
@@ -110,7 +110,7 @@ def issue(
     """Create a key and a certificate for a device, a service or a person."""
     identity, authority = _identity(kind, name), open_authority(folder)
     now, lifetime = datetime.now(UTC), timedelta(days=days)
-    _say(issue_pair(folder, authority, identity, now, lifetime, _hosts(identity, host)))
+    _print(issue_pair(folder, authority, identity, now, lifetime, _hosts(identity, host)))
 
 
 @app.command()
@@ -134,7 +134,7 @@ def renew(
     """
     identity, authority = _identity(kind, name), open_authority(folder)
     now, lifetime = datetime.now(UTC), timedelta(days=days)
-    _say(renew_pair(folder, authority, identity, now, lifetime, host or ()))
+    _print(renew_pair(folder, authority, identity, now, lifetime, host or ()))
 
 
 def _identity(kind: PartyKind, name: str) -> Identity:
@@ -148,7 +148,7 @@ def _hosts(identity: Identity, given: list[str] | None) -> list[str]:
     return ["localhost", "127.0.0.1", identity.name]  # callers need at least one name
 
 
-def _say(certificate: Path) -> None:
+def _print(certificate: Path) -> None:
     output().print(str(certificate), highlight=False, soft_wrap=True)
 
 

@@ -41,7 +41,7 @@ def collect(
     for snapshot_id in collected.snapshot_ids:
         typer.echo(snapshot_id)
     removed, erased = ("would remove", "erase") if dry_run else ("removed", "erased")
-    _say(
+    _print(
         f"{removed} {counted(len(collected.snapshot_ids), 'snapshot')}, and {erased} "
         f"{counted(collected.erased_blobs, 'file')} of {size(collected.erased_bytes)}"
     )
@@ -59,7 +59,7 @@ def release(
     if not yes:
         typer.confirm(f"release all pools and snapshots of run {run_id}?", abort=True)
     snapshots = ask_store(store, lambda client: client.release_run(run_id))
-    _say(
+    _print(
         f"run {run_id} has released {counted(snapshots, 'snapshot')}, and its open pools are "
         "abandoned; `hfmds snapshots collect` removes them immediately"
     )
@@ -84,11 +84,11 @@ def withdraw(
         typer.confirm(f"withdraw {device_id} for good?", abort=True)
     withdrawal = ask_store(store, lambda client: client.withdraw_device(device_id, run_id))
     batches = counted(withdrawal.removed_batches, "batch", "batches")
-    _say(
+    _print(
         f"{device_id} is withdrawn: {batches} left open pools, and its images are still in "
         f"{counted(withdrawal.remaining_snapshots, 'snapshot')}"
     )
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     output().print(text, markup=False, highlight=False, soft_wrap=True)

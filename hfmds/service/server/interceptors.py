@@ -332,11 +332,11 @@ def _counting_deserializer(method: _Method) -> Callable[[bytes], Any]:
 
 
 def _counting_serializer(method: _Method) -> Callable[[Any], bytes]:
-    """Wrap the handler's serializer. A handler that answers in bytes needs none."""
-    serialize: Callable[[Any], bytes] = method.handler.response_serializer
+    """Wrap the handler's serializer. A handler without one answers in bytes."""
+    serialize: Callable[[Any], bytes] = method.handler.response_serializer or bytes
 
     def counting(response: Any) -> bytes:
-        data = response if isinstance(response, bytes) else serialize(response)
+        data = serialize(response)
         method.series.sent_bytes.inc(len(data))
         return data
 

@@ -19,7 +19,7 @@ from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.funnel import StageNotes
 from coordinator.records.states import TaskState
 from coordinator.records.tasks import Task
-from coordinator.replicas.notices import Switchboard, Topic
+from coordinator.replicas.notices import Notices, Topic
 from hfmds.domain.learning import Evaluation, Traffic
 from hfmds.domain.tasks import EvaluationReport
 from hfmds.errors import Unavailable
@@ -62,7 +62,7 @@ class Bench:
     def __init__(self) -> None:
         self.books = Books()
         self.notified: list[str] = []
-        notices, metrics = Switchboard(), Metrics(CollectorRegistry())
+        notices, metrics = Notices(), Metrics(CollectorRegistry())
         notices.listen(Topic.RUN, self.notified.extend)
         self.results = Results(
             cast(TaskRecords, self.books),

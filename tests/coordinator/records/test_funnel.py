@@ -122,7 +122,7 @@ async def test_the_coordinator_records_downloads_and_uploads(tmp_path: Path) -> 
             await bench.submit("a", assignment, b"no update")
         assert await stage() is TaskStage.UPLOADED
         await bench.do("a", assignment, echo)
-        (funnel,) = bench.oversight.funnels("run", 1)
+        (funnel,) = bench.operations.funnels("run", 1)
         assert (funnel.here, funnel.eligible, funnel.accepted) == (1, 1, 1)
 
 

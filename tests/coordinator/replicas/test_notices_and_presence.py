@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from coordinator.devices.registry import Registry
 from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.tables import Base
-from coordinator.replicas.notices import SharedSwitchboard, Switchboard, Topic
+from coordinator.replicas.notices import Notices, SharedNotices, Topic
 from coordinator.replicas.presence import Presence
 from hfmds.storage.database import opened_database
 from tests.coordinator.workbench import PROFILE
@@ -29,13 +29,13 @@ def engine(postgres_url: str) -> Iterator[Engine]:
 
 
 class Board:
-    """A switchboard, and the notices about work that it received."""
+    """A notices, and the notices about work that it received."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self.told: queue.SimpleQueue[tuple[str, ...]] = queue.SimpleQueue()
-        self.switchboard = SharedSwitchboard(engine, name)
-        self.switchboard.listen(Topic.WORK, self.told.put)
-        self.switchboard.start()
+        self.notices = SharedNotices(engine, name)
+        self.notices.listen(Topic.WORK, self.told.put)
+        self.notices.start()
         assert self.next() == ()  # a new connection wakes all devices
 
     def next(self) -> tuple[str, ...]:
@@ -45,15 +45,15 @@ class Board:
 def test_notices_reach_all_replicas_once(engine: Engine) -> None:
     one, other = Board(engine, "one"), Board(engine, "other")
     many = [f"device-{number:0100}" for number in range(100)]  # too long for one notice
-    one.switchboard.announce(["a", "b"])
-    one.switchboard.announce(many)
+    one.notices.announce(["a", "b"])
+    one.notices.announce(many)
     assert other.next() == ("a", "b")
     assert [*other.next(), *other.next()] == many
-    other.switchboard.announce(["c"])
+    other.notices.announce(["c"])
     assert [one.next(), one.next(), one.next()] == [("a", "b"), tuple(many), ("c",)]
     assert other.next() == ("c",)  # its own notice
-    one.switchboard.close()
-    other.switchboard.close()
+    one.notices.close()
+    other.notices.close()
     assert one.told.empty()
     assert other.told.empty()
 
@@ -66,7 +66,7 @@ class Replica:
         self.arrivals = 0
         self.registry = Registry(engine, TaskRecords(engine), lambda: self.now, AWAY_SECONDS)
         self.registry.on_arrival(self._count)
-        self.presence = Presence(engine, name, self.registry, Switchboard())
+        self.presence = Presence(engine, name, self.registry, Notices())
 
     def meet(self, device_id: str) -> None:
         with self.registry.visit(device_id, PROFILE, ""):

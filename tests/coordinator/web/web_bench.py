@@ -149,7 +149,7 @@ async def web_bench(
         server = WebServer(
             "127.0.0.1:0",
             bench.runs,
-            bench.oversight,
+            bench.operations,
             snapshots,
             gate=gate,
             clock=clock,
