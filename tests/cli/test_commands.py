@@ -100,10 +100,10 @@ def test_a_run_of_a_later_version_does_not_hide_the_others(
     coordinator.runs = {name: a_run(name) for name in ("old", "new")}
     coordinator.of_later_version = {"new"}
     assert main(["run", "list", "--json"]) == 0
-    said = capsys.readouterr()
-    assert [run["run_id"] for run in json.loads(said.out)] == ["old"]
-    assert "run new cannot be shown: Recipe.method is missing, or of a kind" in said.err
-    assert "upgrade this hfmds" in said.err
+    output = capsys.readouterr()
+    assert [run["run_id"] for run in json.loads(output.out)] == ["old"]
+    assert "run new cannot be shown: Recipe.method is missing, or of a kind" in output.err
+    assert "upgrade this hfmds" in output.err
     del coordinator.runs["old"]
     assert main(["run", "list"]) == 0
     assert "no runs yet" not in capsys.readouterr().out
@@ -186,9 +186,9 @@ def test_devices(coordinator: FakeCoordinator, capsys: Output) -> None:
     assert "no devices yet" in capsys.readouterr().out
     coordinator.devices = [replace(a_device(), last_failure="no space left")]
     assert main(["devices"]) == 0
-    said = capsys.readouterr().out
-    assert "several" not in said
-    assert said.endswith("\nwhy they gave up their last task:\ndevice-00: no space left\n")
+    output = capsys.readouterr().out
+    assert "several" not in output
+    assert output.endswith("\nwhy they gave up their last task:\ndevice-00: no space left\n")
     coordinator.devices = [replace(a_device(), has_twin=True)]
     assert main(["devices"]) == 0
     assert "\ndevice-00: several devices run with this id; give each" in capsys.readouterr().out
@@ -200,10 +200,10 @@ def test_devices(coordinator: FakeCoordinator, capsys: Output) -> None:
 @pytest.mark.parametrize("command", [["run", "list"], ["devices"], ["run", "watch", "x"]])
 def test_an_unavailable_coordinator_is_an_error(command: list[str], capsys: Output) -> None:
     assert main([*command, "--coordinator", NOBODY]) == 1
-    said = capsys.readouterr().err
-    assert said.startswith(f"hfmds: coordinator at {NOBODY} is unavailable")
-    assert "is HFMDS_COORDINATOR its address, " in said
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert output.startswith(f"hfmds: coordinator at {NOBODY} is unavailable")
+    assert "is HFMDS_COORDINATOR its address, " in output
+    assert len(output.splitlines()) == 1
 
 
 def test_a_malformed_address_is_refused(capsys: Output) -> None:

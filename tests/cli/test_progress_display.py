@@ -63,8 +63,10 @@ def test_a_pipe_gets_the_reason_of_a_pause_and_the_remedy() -> None:
     for state in (followed.run, followed.run, a_run(), a_run(state=RunState.PAUSED)):
         followed.run = state
         display.changed(followed, [])
-    said, resumed, again = written(console).splitlines()
-    assert said.endswith("paused: a full [disk]; clear it (resume it with: hfmds run resume run-1)")
+    outage_line, resumed, again = written(console).splitlines()
+    assert outage_line.endswith(
+        "paused: a full [disk]; clear it (resume it with: hfmds run resume run-1)"
+    )
     assert resumed.endswith("running")
     assert again.endswith("  paused (resume it with: hfmds run resume run-1)")
 
@@ -108,16 +110,18 @@ def test_a_terminal_shows_the_accuracy_and_the_time_left() -> None:
     run = FollowedRun("x", a_run(completed_rounds=2, spec=a_spec(rounds=12)), rounds)
     with display_for(console, [run]):
         pass
-    told = "best 75.0 % after round 1, by 4 devices 37.5 %, a round takes 2.5 s, about 25.0 s left"
-    assert f"x: {told}" in written(console)
+    expected = (
+        "best 75.0 % after round 1, by 4 devices 37.5 %, a round takes 2.5 s, about 25.0 s left"
+    )
+    assert f"x: {expected}" in written(console)
 
 
 def test_without_a_held_out_set_the_accuracy_of_devices_is_shown() -> None:
     console = Console(file=io.StringIO(), width=40)
-    found = [DeviceEvaluation(share, 2.0, 90, devices=4) for share in (0.75, 0.5)]
+    evaluations = [DeviceEvaluation(share, 2.0, 90, devices=4) for share in (0.75, 0.5)]
     rounds = [
-        replace(a_round(number, None), device_evaluation=one)
-        for number, one in enumerate(found, start=1)
+        replace(a_round(number, None), device_evaluation=evaluation)
+        for number, evaluation in enumerate(evaluations, start=1)
     ]
     run = FollowedRun("x", a_run(completed_rounds=2), rounds)
     PlainLines(console).changed(run, rounds)

@@ -270,9 +270,9 @@ class Workbench:
         return await self.submit(device_id, assignment, update, loss)
 
     async def evaluate(
-        self, device_id: str, assignment: Assignment, found: Evaluation, traffic: int = 0
+        self, device_id: str, assignment: Assignment, evaluation: Evaluation, traffic: int = 0
     ) -> bool:
-        evaluated = EvaluationReport(found, Traffic(received_bytes=traffic), 0.5)
+        evaluated = EvaluationReport(evaluation, Traffic(received_bytes=traffic), 0.5)
         return await self.results.submit_evaluation(device_id, assignment.task_id, evaluated)
 
     async def play(self, device_id: str, tasks: int, work: Work) -> list[Assignment]:

@@ -78,9 +78,11 @@ def test_each_device_gets_its_own_digits_of_one_class():
     assert {len(part) for part in parts} == {69}
     together = np.concatenate([part.pixels for part in parts]).reshape(20 * 69, -1)
     everything = load_images("digits#train").pixels.reshape(-1, 64)
-    held, there = (np.unique(one, axis=0, return_counts=True) for one in (together, everything))
-    known = {row.tobytes(): count for row, count in zip(*there, strict=True)}
-    assert all(n <= known[row.tobytes()] for row, n in zip(*held, strict=True))
+    in_shards, total = (
+        np.unique(labels, axis=0, return_counts=True) for labels in (together, everything)
+    )
+    known = {row.tobytes(): count for row, count in zip(*total, strict=True)}
+    assert all(n <= known[row.tobytes()] for row, n in zip(*in_shards, strict=True))
     again = load_images("digits#train@3/20")
     np.testing.assert_array_equal(again.pixels, parts[3].pixels)
 
@@ -144,11 +146,11 @@ def test_images_of_different_shapes_are_refused(tmp_path: Path, other: dict, des
 
 def test_an_unreadable_image_is_refused(tmp_path: Path):
     write_image(tmp_path / "0" / "a.png", size=(40, 40))
-    whole = (tmp_path / "0" / "a.png").read_bytes()
+    content = (tmp_path / "0" / "a.png").read_bytes()
     (tmp_path / "0" / "a.png").write_bytes(b"hello")
     with pytest.raises(ConfigurationError, match=r"a\.png"):
         load_images(str(tmp_path))
-    (tmp_path / "0" / "a.png").write_bytes(whole[:60])
+    (tmp_path / "0" / "a.png").write_bytes(content[:60])
     with pytest.raises(ConfigurationError, match=r"a\.png"):
         load_images(str(tmp_path))
 

@@ -914,17 +914,17 @@ def test_a_result_stays_in_memory_while_the_disk_is_full(
 ) -> None:
     device = Device(tmp_path)
     with_room = getattr(where, call)
-    full = [2]  # number of writes that find a full disk
+    full_disk_writes = [2]  # number of writes that find a full disk
 
     def called(*given: Any, **named: Any) -> Any:
-        if device.engine.works and full[0] and given[1:] != ("rb",):
-            full[0] -= 1
+        if device.engine.works and full_disk_writes[0] and given[1:] != ("rb",):
+            full_disk_writes[0] -= 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return with_room(*given, **named)
 
     monkeypatch.setattr(where, call, called)
     device.work(getattr(device, task)())
-    assert full == [0]
+    assert full_disk_writes == [0]
     assert len(device.engine.works) == 1  # computed once
     assert device.coordinator.failures == {}
     kept = (

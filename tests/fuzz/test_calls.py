@@ -156,8 +156,8 @@ class Servers:
 
     async def ask(self, name: str, requests: list[Any]) -> None:
         method, streams = METHODS[name], METHODS[name].server_streaming
-        given = _stream(requests) if method.client_streaming else requests[0]
-        answer = self.methods[name](given, Context())
+        argument = _stream(requests) if method.client_streaming else requests[0]
+        answer = self.methods[name](argument, Context())
         if not streams:
             await answer
             return
@@ -202,12 +202,12 @@ def test_honest_requests_succeed(servers: Servers, name: str) -> None:
 @pytest.mark.matrix(one_in=3)
 def test_a_call_is_answered_or_refused(servers: Servers, name: str, data: st.DataObject) -> None:
     kind = GetMessageClass(METHODS[name].input_type)
-    one = (
+    message = (
         changed(servers.honest(kind)) | anything(kind)
         if kind.DESCRIPTOR.fields
         else st.just(kind())
     )
-    requests = data.draw(st.lists(one, min_size=1, max_size=3))
+    requests = data.draw(st.lists(message, min_size=1, max_size=3))
     for request in requests:
         if getattr(request, "wait_seconds", 0) > WAITS_SECONDS:
             request.wait_seconds = WAITS_SECONDS

@@ -41,9 +41,9 @@ def picture(kind: str) -> bytes:
     return file.getvalue()
 
 
-def npy_header(data: bytes, said: str) -> bytes:
+def npy_header(data: bytes, declared: str) -> bytes:
     """Replace the header of an .npy file."""
-    text = said.encode().ljust(118) + b"\n"
+    text = declared.encode().ljust(118) + b"\n"
     return data[:8] + struct.pack("<H", len(text)) + text + data[128:]
 
 
@@ -81,7 +81,7 @@ def test_fuzzed_npz_files_are_read_or_refused(folder: Path, content: bytes) -> N
 
 @tried(80)
 @given(
-    images=damaged(npy(PIXELS)) | _headers.map(lambda said: npy_header(npy(PIXELS), said)),
+    images=damaged(npy(PIXELS)) | _headers.map(lambda declared: npy_header(npy(PIXELS), declared)),
     labels=st.just(npy(LABELS)) | damaged(npy(LABELS)),
 )
 def test_fuzzed_npy_files_are_read_or_refused(folder: Path, images: bytes, labels: bytes) -> None:

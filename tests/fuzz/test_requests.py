@@ -71,17 +71,17 @@ def test_correct_enrolments_succeed(tmp_path: Path) -> None:
 @tried(60)
 @given(data=st.data())
 def test_enrolments_with_any_wrong_part_are_refused(office: Office, data: st.DataObject) -> None:
-    given = all_right(office)
-    wrong = data.draw(st.sampled_from(sorted(given.keys() - {"wished_id"})))
+    arguments = all_right(office)
+    wrong = data.draw(st.sampled_from(sorted(arguments.keys() - {"wished_id"})))
     flip = data.draw(st.integers(0, 7))
     at = data.draw(st.integers(0, 500))
-    value = given[wrong]
+    value = arguments[wrong]
     content = bytearray(value.encode() if isinstance(value, str) else value)
     content[at % len(content)] ^= 1 << flip
     changed = bytes(content)
-    given[wrong] = changed.decode(errors="replace") if isinstance(value, str) else changed
+    arguments[wrong] = changed.decode(errors="replace") if isinstance(value, str) else changed
     with suppress(HfmdsError):
-        office.enrolment.enrol(**given)
+        office.enrolment.enrol(**arguments)
         pytest.fail(f"enrolled with another {wrong}")
 
 

@@ -93,8 +93,8 @@ def test_malformed_uploads_are_refused(kind: type[Any], data: st.DataObject) -> 
         with suppress(HfmdsError):
             header, chunks = await split_upload(stream(messages))
             assert header == messages[0].header
-            taken = [bytes(chunk) async for chunk in chunks]
-            assert taken == [message.data for message in messages[1:]]
+            received = [bytes(chunk) async for chunk in chunks]
+            assert received == [message.data for message in messages[1:]]
 
     asyncio.run(scenario())
 
@@ -110,19 +110,19 @@ def test_downloads_give_the_requested_bytes_or_an_error(
     folder: Path, sizes: list[int], sent: list[bytes], honest: bool, pieces: int
 ) -> None:
     content = empty(folder)
-    wanted = [bytes([at + 1]) * size for at, size in enumerate(sizes)]
-    asked = [digest_of(one) for one in wanted]
-    by_digest = dict(zip(asked, wanted, strict=True))
+    contents = [bytes([at + 1]) * size for at, size in enumerate(sizes)]
+    digests = [digest_of(content) for content in contents]
+    by_digest = dict(zip(digests, contents, strict=True))
 
     async def answer(lacking: Sequence[Digest], offset: int) -> AsyncGenerator[bytes, None]:
-        whole = b"".join(by_digest[digest] for digest in lacking)[offset:]
-        cut = [whole[at : at + pieces] for at in range(0, len(whole), pieces)]
+        missing = b"".join(by_digest[digest] for digest in lacking)[offset:]
+        cut = [missing[at : at + pieces] for at in range(0, len(missing), pieces)]
         for chunk in cut if honest else sent:
             yield chunk
 
     async def scenario() -> bool:
         try:
-            await fetch_all(content, asked, answer)
+            await fetch_all(content, digests, answer)
         except HfmdsError:
             return False
         return True
@@ -130,7 +130,7 @@ def test_downloads_give_the_requested_bytes_or_an_error(
     arrived = asyncio.run(scenario())
     assert arrived or not honest
     if arrived:
-        assert all(content.blobs.contains(digest) for digest in asked)
+        assert all(content.blobs.contains(digest) for digest in digests)
     for digest in content.blobs.digests():
         assert digest_of(b"".join(content.blobs.read(digest))) == digest
     assert staged_bytes(folder) <= LARGEST

@@ -53,14 +53,14 @@ class Podman:
             stdin=subprocess.DEVNULL,
         )
         if check and done.returncode:
-            words = " ".join(str(one) for one in arguments)
+            words = " ".join(str(argument) for argument in arguments)
             pytest.fail(f"podman {words}:\n{done.stdout[-4000:]}{done.stderr[-4000:]}", False)
         return done.stdout
 
     def inspect(self, kind: str, name: str) -> dict[str, Any]:
         """Return podman's description of a pod, a container or an image."""
-        found = json.loads(self(kind, "inspect", name))
-        first: dict[str, Any] = found[0] if isinstance(found, list) else found
+        description = json.loads(self(kind, "inspect", name))
+        first: dict[str, Any] = description[0] if isinstance(description, list) else description
         return first
 
     def build(self, target: str) -> str:

@@ -61,8 +61,16 @@ def pods_of(
 
     `secrets` has a folder for each secret and each config map, with a file for each of its keys.
     """
-    claims = {one["metadata"]["name"]: one for one in resources if one["kind"] == _CLAIM}
-    services = {one["metadata"]["name"]: one for one in resources if one["kind"] == "Service"}
+    claims = {
+        resource["metadata"]["name"]: resource
+        for resource in resources
+        if resource["kind"] == _CLAIM
+    }
+    services = {
+        resource["metadata"]["name"]: resource
+        for resource in resources
+        if resource["kind"] == "Service"
+    }
     pods = []
     for workload in resources:
         name = workload["metadata"]["name"]
@@ -85,9 +93,9 @@ def jobs_of(resources: tuple[Resource, ...]) -> list[Pod]:
     theirs = [job for job in resources if job["kind"] == "CronJob"]
     names = {job["metadata"]["name"] for job in theirs}
     claims = {
-        one["metadata"]["name"]: one
-        for one in resources
-        if one["kind"] == _CLAIM and one["metadata"]["name"] in names
+        resource["metadata"]["name"]: resource
+        for resource in resources
+        if resource["kind"] == _CLAIM and resource["metadata"]["name"] in names
     }
     return [_pod(job["spec"]["jobTemplate"], job["metadata"]["name"], {}, claims) for job in theirs]
 
@@ -140,10 +148,10 @@ def _pod(
     own += [claims[shared] for shared in used if shared in claims]
     (container,) = spec["containers"]
     container["env"] = list(_filled_in(container["env"], metadata))
-    ports = {one["name"]: one["containerPort"] for one in container.pop("ports", ())}
+    ports = {port["name"]: port["containerPort"] for port in container.pop("ports", ())}
     host_ports = {}
     if service is not None:
-        host_ports = {one["targetPort"]: _free_port() for one in service["spec"]["ports"]}
+        host_ports = {port["targetPort"]: _free_port() for port in service["spec"]["ports"]}
         container["ports"] = [
             {"containerPort": ports[of], "hostPort": port, "hostIP": "127.0.0.1"}
             for of, port in host_ports.items()
@@ -170,15 +178,15 @@ def _own_claims(workload: Resource, name: str) -> Iterator[Resource]:
 
 def _filled_in(variables: list[Resource], metadata: Resource) -> Iterator[Resource]:
     known: dict[str, str] = {}
-    for one in variables:
-        if "valueFrom" in one:
-            path = one["valueFrom"]["fieldRef"]["fieldPath"]
+    for variable in variables:
+        if "valueFrom" in variable:
+            path = variable["valueFrom"]["fieldRef"]["fieldPath"]
             label = re.fullmatch(r"metadata\.labels\['(.+)'\]", path)
             value = metadata["labels"][label[1]] if label else metadata[path.split(".")[1]]
         else:
-            value = re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], one["value"])
-        known[one["name"]] = value
-        yield {"name": one["name"], "value": value}
+            value = re.sub(r"\$\((\w+)\)", lambda match: known[match[1]], variable["value"])
+        known[variable["name"]] = value
+        yield {"name": variable["name"], "value": value}
 
 
 def _grpc_probe(address: str) -> str:

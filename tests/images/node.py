@@ -62,7 +62,7 @@ class Node:
         """Remove all pods and volumes, if they exist."""
         pods = [*self.pods.values(), *self._jobs]
         self.podman("pod", "rm", "--force", "--ignore", *(pod.name for pod in pods), check=False)
-        claims = [one["metadata"]["name"] for pod in pods for one in pod.claims]
+        claims = [claim["metadata"]["name"] for pod in pods for claim in pod.claims]
         self.podman("volume", "rm", "--force", *claims, check=False)
         self.podman("network", "rm", "--force", NETWORK, check=False)
 

@@ -29,7 +29,9 @@ class Machine:
         self._secrets = secrets
         self._here = [f"--add-host={name}:127.0.0.1" for name in services]
         self._maps = {
-            one["metadata"]["name"]: one["data"] for one in resources if one["kind"] == "ConfigMap"
+            resource["metadata"]["name"]: resource["data"]
+            for resource in resources
+            if resource["kind"] == "ConfigMap"
         }
         self._started: list[str] = []
 
@@ -66,9 +68,9 @@ class Machine:
         yield from ("--user", f"{context['runAsUser']}:{context['runAsGroup']}")
         yield from ("--cap-drop", "all", "--security-opt", "no-new-privileges")
         for name, value in self._variables(container):
-            moved = _OURS.sub(lambda found: f":{ports.get(found[1], found[1])}", value)
+            moved = _OURS.sub(lambda match: f":{ports.get(match[1], match[1])}", value)
             yield from ("--env", f"{name}={moved}")
-        places = {one["name"]: one["mountPath"] for one in container.get("volumeMounts", ())}
+        places = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", ())}
         for volume in pod.get("volumes", ()):
             place = places[volume["name"]]
             secret = volume.get("secret", {}).get("secretName")
@@ -86,15 +88,15 @@ class Machine:
     def _variables(self, container: Resource) -> Iterator[tuple[str, str]]:
         for source in container.get("envFrom", ()):
             yield from self._maps[source["configMapRef"]["name"]].items()
-        for one in container["env"]:
-            if "valueFrom" in one:
-                reference = one["valueFrom"]["secretKeyRef"]
+        for variable in container["env"]:
+            if "valueFrom" in variable:
+                reference = variable["valueFrom"]["secretKeyRef"]
                 yield (
-                    one["name"],
+                    variable["name"],
                     (self._secrets / reference["name"] / reference["key"]).read_text(),
                 )
             else:
-                yield one["name"], one["value"]
+                yield variable["name"], variable["value"]
 
 
 def moved(*ports: str) -> dict[str, str]:

@@ -42,9 +42,9 @@ def node(
 def test_images_without_torch_contain_no_torch(
     podman: Podman, images: dict[str, str], target: str
 ) -> None:
-    look = "import importlib.util as u; print([n for n in ('torch', 'pip') if u.find_spec(n)])"
-    found = podman("run", "--rm", "--entrypoint", "python", images[target], "-c", look)
-    assert found == "[]\n"
+    script = "import importlib.util as u; print([n for n in ('torch', 'pip') if u.find_spec(n)])"
+    output = podman("run", "--rm", "--entrypoint", "python", images[target], "-c", script)
+    assert output == "[]\n"
 
 
 def test_every_program_explains_itself(podman: Podman, images: dict[str, str]) -> None:
@@ -98,7 +98,7 @@ def test_a_run_survives_the_end_of_each_pod(node: Node) -> None:
         assert seconds < node.pods[name].grace_seconds
         node.start_again(name)
     rounds = operator.until_rounds(ROUNDS)["rounds"]
-    assert all(one["evaluation"] is not None for one in rounds)
+    assert all(record["evaluation"] is not None for record in rounds)
     assert len(json.loads(operator("snapshots list --json"))) == 2
     for pod in node.pods.values():
         restarts = node.podman.inspect("container", pod.container)["RestartCount"]
@@ -109,12 +109,12 @@ def test_a_run_survives_the_end_of_each_pod(node: Node) -> None:
 def test_a_backup_of_a_running_program_can_be_restored(
     node: Node, podman: Podman, images: dict[str, str], job: Pod
 ) -> None:
-    code, said = node.do(job)
-    assert code == 0, said
+    code, output = node.do(job)
+    assert code == 0, output
     program = job.name.removesuffix("-backup").replace("-", "_")
-    (made,) = re.findall(rf"(/backups/\S+): the database and .* of the {program},", said)
+    (backup,) = re.findall(rf"(/backups/\S+): the database and .* of the {program},", output)
     sound = podman(
         *("run", "--rm", "--volume", f"{job.name}:/backups:ro", "--entrypoint", "hfmds"),
-        *(images["coordinator"], "restore", program, made, "--check"),
+        *(images["coordinator"], "restore", program, backup, "--check"),
     )
-    assert f"{made} is sound" in sound
+    assert f"{backup} is sound" in sound

@@ -38,8 +38,8 @@ def pki(tmp_path: Path) -> Path:
     folder = tmp_path / "pki"
     hosts = [f"--host={one}" for one in (*SERVICES, "127.0.0.1")]
     assert main(["pki", "init", "--folder", str(folder), *hosts]) == 0
-    made = ["pki", "issue", "service", "storage", "--folder", str(folder), "--host", "127.0.0.1"]
-    assert main(made) == 0
+    command = ["pki", "issue", "service", "storage", "--folder", str(folder), "--host", "127.0.0.1"]
+    assert main(command) == 0
     return folder
 
 
@@ -95,12 +95,12 @@ def test_a_run_survives_the_death_of_the_leading_coordinator(
 ) -> None:
     place = {"op": "replace", "path": "/data/AWS_ENDPOINT_URL", "value": s3.endpoint}
     patch = json.dumps([place])
-    here = [{"target": {"kind": "ConfigMap", "name": "hfmds-s3"}, "patch": patch}]
-    resources = on_top_of("overlays/prod", [], here)
+    patches = [{"target": {"kind": "ConfigMap", "name": "hfmds-s3"}, "patch": patch}]
+    resources = on_top_of("overlays/prod", [], patches)
     pods = {
-        (one["kind"], one["metadata"]["name"]): one["spec"]["template"]["spec"]
-        for one in resources
-        if "template" in one.get("spec", {})
+        (resource["kind"], resource["metadata"]["name"]): resource["spec"]["template"]["spec"]
+        for resource in resources
+        if "template" in resource.get("spec", {})
     }
     machine = Machine(podman, resources, secrets, SERVICES)
     try:
@@ -173,8 +173,8 @@ def _device(image: str) -> dict[str, object]:
 def until_ready(machine: Machine, name: str, port: str) -> None:
     """Wait as long as the startup probe."""
     deadline = time.monotonic() + 120
-    while (said := _answer(port, "readyz").strip()) != "ready":
-        assert time.monotonic() < deadline, f"{said}\n{machine.logs(name)}"
+    while (text := _answer(port, "readyz").strip()) != "ready":
+        assert time.monotonic() < deadline, f"{text}\n{machine.logs(name)}"
         time.sleep(1)
 
 
@@ -189,7 +189,7 @@ def _answer(port: str, path: str) -> str:
     """Return a page of a program, or the reason of the failure."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as answer:
-            said: str = answer.read().decode()
-            return said
+            text: str = answer.read().decode()
+            return text
     except OSError as error:
         return str(error)

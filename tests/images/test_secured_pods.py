@@ -55,12 +55,12 @@ def test_simulated_devices_enrol_and_learn(
             tls_key=str(pki / "admin-owner-admin.key"),
             tls_authority=str(pki / "authority.crt"),
         )
-        told = json.loads(operator(f"pki enrol-token --uses {DEVICES} --prefix edge- --json"))
-        (tmp_path / "token").write_text(told["token"])
+        created = json.loads(operator(f"pki enrol-token --uses {DEVICES} --prefix edge- --json"))
+        (tmp_path / "token").write_text(created["token"])
         keep(secrets, "hfmds-enrol-token", token=tmp_path / "token")
         devices = [name for name in node.pods if name.startswith("edge-simulator-")]
         node.start(*devices)
         operator.create_run(DEVICES, ROUNDS)
         operator.until_rounds(ROUNDS)
         known = json.loads(operator("pki devices --json"))
-        assert sorted(one["device_id"] for one in known) == devices
+        assert sorted(device["device_id"] for device in known) == devices

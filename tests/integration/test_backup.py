@@ -1,4 +1,4 @@
-"""A backup of both servers at work, and a run that goes on from it on other disks."""
+"""Backups of both running servers, and runs that continue from them on other disks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ from tests.support.supervision import Launcher, servers
 
 pytestmark = pytest.mark.integration
 
-PROGRAMS = ("coordinator", "synthesis_store")  # in this order: the store knows what that one names
+PROGRAMS = (
+    "coordinator",
+    "synthesis_store",
+)  # the coordinator first: it refers to content of the store
 
 
 class Held:
-    """Keeps a device's update of the second round, so that the run stays in it, until released."""
+    """Delays a device's update, so that the run stays in its second round."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()
@@ -54,7 +57,7 @@ async def interrupted(
     to_the_end: bool = False,
     **settings: str,
 ) -> None:
-    """A run of which a backup is made in its second round; there it stops, or goes on."""
+    """Start a run, and make a backup in its second round; then stop or complete the run."""
     held = Held()
     async with stage(launcher, folder, **settings) as on, AsyncExitStack() as stack:
         for device in (on.device("a"), on.device("b", held)):
@@ -81,7 +84,7 @@ def restore(backup: Path, folder: Path) -> None:
 async def go_on(
     launcher: Launcher, restored: Path, devices: Path, **settings: str
 ) -> tuple[Outcome, list[str]]:
-    """What the run comes to on restored servers; every snapshot of it must be whole."""
+    """Complete the run on restored servers, and require that all its snapshots are complete."""
     async with (
         asyncio.timeout(SECONDS),
         servers(launcher, restored, **settings) as (coordinator, store),
@@ -115,10 +118,10 @@ async def require_whole_snapshots(address: str, folder: Path) -> None:
 def restored_outcome(
     launcher: Launcher, folder: Path, *, to_the_end: bool
 ) -> tuple[Outcome, list[str]]:
-    """What a run comes to whose servers lost all they had after a backup."""
+    """Return the outcome of a run whose servers lost their data after a backup."""
     old, new = folder / "old", folder / "new"
-    for one in (old, new):
-        one.mkdir()
+    for data_folder in (old, new):
+        data_folder.mkdir()
     backing_up = partial(back_up, old, folder / "backup")
     asyncio.run(interrupted(launcher, old, backing_up, to_the_end=to_the_end))
     for program in PROGRAMS:
@@ -131,15 +134,17 @@ def test_a_run_restored_from_a_backup_gives_the_undisturbed_result(
     launcher: Launcher, tmp_path: Path
 ) -> None:
     expected = undisturbed(launcher, tmp_path)
-    outcome, told = restored_outcome(launcher, tmp_path, to_the_end=False)
+    outcome, events = restored_outcome(launcher, tmp_path, to_the_end=False)
     assert outcome == expected
-    assert told == ["run-created", "run-completed"]
+    assert events == ["run-created", "run-completed"]
 
 
 def test_work_after_a_backup_is_repeated(launcher: Launcher, tmp_path: Path) -> None:
-    outcome, told = restored_outcome(launcher, tmp_path, to_the_end=True)
-    assert outcome.cohorts == (("a", "b"),) * 3  # its devices remember what the servers do not
-    assert told == ["run-created", "run-completed"]
+    outcome, events = restored_outcome(launcher, tmp_path, to_the_end=True)
+    assert (
+        outcome.cohorts == (("a", "b"),) * 3
+    )  # devices keep memories of rounds that the servers lost
+    assert events == ["run-created", "run-completed"]
 
 
 def test_a_run_continues_from_a_dump_and_a_copy_of_the_content(
@@ -162,6 +167,6 @@ def test_a_run_continues_from_a_dump_and_a_copy_of_the_content(
     asyncio.run(interrupted(launcher, old, dump_and_copy, **settings(old, postgres_url)))
     remove_folder(old / "content")
     restored = postgres_server.restored(postgres_url, tmp_path / "dump")
-    outcome, told = asyncio.run(go_on(launcher, new, old, **settings(new, restored)))
+    outcome, events = asyncio.run(go_on(launcher, new, old, **settings(new, restored)))
     assert outcome == expected
-    assert told == ["run-created", "run-completed"]
+    assert events == ["run-created", "run-completed"]

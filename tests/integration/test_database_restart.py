@@ -1,4 +1,4 @@
-"""A database server that is stopped or killed under the programs' hands costs nothing but time."""
+"""A run survives stops and kills of the database server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_database_server_is_restarted_during_every_task(
     restarted: set[str] = set()
 
     async def restart_meanwhile(call: Call) -> object:
-        """Hand each task in while the server goes down and comes up again."""
+        """Submit each task while the server restarts."""
         if not call.method.startswith("submit") or call.args[0] in restarted:
             return await call()
         restarted.add(call.args[0])

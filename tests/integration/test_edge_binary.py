@@ -1,4 +1,4 @@
-"""The edge client as one file: built, looked into, and at work where there is no Python."""
+"""The edge client as one file: its build, its contents, and its work without Python."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.tensors import StoredWeights
 from tests.support.programs import Programs
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # of building and of making a plan
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(900),
+]  # building and making a plan take long
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MOST_BYTES = 120_000_000
@@ -40,7 +43,7 @@ DEVICES = ("binary", "torch")
 
 @pytest.fixture(scope="module")
 def binary(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built as `make edge-binary` does it; what does not change is kept for the next time."""
+    """Build like `make edge-binary`, with a cache for unchanged parts."""
     assert pytestconfig.cache is not None
     folder = tmp_path_factory.mktemp("dist")
     command = ["-m", "PyInstaller", "--noconfirm", "--log-level=WARN"]
@@ -61,16 +64,16 @@ def test_the_binary_is_small_and_contains_no_server_packages(binary: Path) -> No
 
 
 def test_the_binary_names_a_missing_setting(binary: Path, tmp_path: Path) -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         [binary], env={}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )
-    assert told.returncode == 2
-    assert "HFMDS_DATA (--data) is not set" in told.stderr
+    assert result.returncode == 2
+    assert "HFMDS_DATA (--data) is not set" in result.stderr
 
 
 @contextmanager
 def at_work(binary: Path, folder: Path, **settings: str) -> Iterator[Path]:
-    """The binary at work, with nothing around it but its settings; its log."""
+    """Run the binary with only its settings in the environment; return its log."""
     log = folder / "binary.log"
     environment = {f"HFMDS_{name.upper()}": value for name, value in settings.items()}
     with log.open("wb") as written:
@@ -141,7 +144,7 @@ async def test_the_binary_gives_the_weights_of_a_simulation(
         ) as log:
             rounds = await learned(coordinator)
     assert "at work with 20 images, on onnx-cpu" in log.read_text()
-    assert [one.device_ids for one in rounds] == [DEVICES] * recipe.rounds
+    assert [record.device_ids for record in rounds] == [DEVICES] * recipe.rounds
 
     torch.set_num_threads(1)
     fleet = LocalFleet(recipe, shards, None)
@@ -153,5 +156,5 @@ async def test_the_binary_gives_the_weights_of_a_simulation(
     )
 
 
-def apart(one: Weights, other: Weights) -> float:
-    return max(float(np.abs(one[name] - other[name]).max()) for name in other)
+def apart(first: Weights, second: Weights) -> float:
+    return max(float(np.abs(first[name] - second[name]).max()) for name in second)

@@ -1,4 +1,4 @@
-"""Both engines learn the same: from the same state step by step, and over whole tasks.
+"""Both engines learn the same, in single steps and in complete tasks.
 
 Free-running training is chaotic: where rounding turns one ReLU, the weights part by more than the
 rounding. So a single step is held to rounding, and a whole task to a small part of how far it moved
@@ -33,14 +33,14 @@ from hfmds.plans.format import PlanSpec, encode_plan, read_plan
 from hfmds.plans.making import make_plan
 from hfmds.plans.plan_library import PlanLibrary
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # of making plans
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # making plans takes long
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
 STEP = 2e-5
-"""How far a step of the one engine may end from the other's, as a part of the largest weight."""
+"""The largest difference after a step, relative to the largest weight."""
 TASK = 1e-2
-"""How far the weights may be apart after a whole task, as a part of how far they were moved."""
+"""The largest difference after a task, relative to the change of the weights."""
 
 
 class Slim(nn.Module):
@@ -71,12 +71,12 @@ class Slim(nn.Module):
 
 
 MODELS = {
-    "paper-cnn": ModelSpec("paper-cnn", 1, 16, 16, 10),  # also that of the federation of a test
-    "resnet-gn": ModelSpec("resnet-gn", 1, 8, 9, 4),  # not square: a gradient by any shape
+    "paper-cnn": ModelSpec("paper-cnn", 1, 16, 16, 10),  # the model of test_federation.py, too
+    "resnet-gn": ModelSpec("resnet-gn", 1, 8, 9, 4),  # images that are not square
     "slim": ModelSpec("slim-of-a-test", 1, 8, 8, 4),
     "paper-cnn, 3x32x32": ModelSpec("paper-cnn", 3, 32, 32, 10),  # as in the paper
 }
-# Each graph takes seconds to make; what the engine does with them is the same for all models.
+# Each graph takes seconds to make, and the engine treats all models alike.
 GRAPHS = {
     "paper-cnn": plan_format.GRAPHS,
     "resnet-gn": ("train", "features", "targets", "synthesise", "assess", "evaluate"),
@@ -90,7 +90,7 @@ Task = Callable[..., LocalWork]
 
 @pytest.fixture(scope="module")
 def task(plans_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Task:
-    """Makes a task for a model, with the plan it needs."""
+    """Make a task for a model, with its plan."""
     torch.set_num_threads(1)
     register_architecture("slim-of-a-test", Slim, replace=True)
     folder = tmp_path_factory.mktemp("plans")
@@ -111,7 +111,7 @@ def task(plans_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Task:
 
 
 def images(model: ModelSpec, count: int, seed: int) -> LabelledImages:
-    """Noise around a brightness of each class, so that there is something to learn."""
+    """Make noise around a brightness per class, so that models can learn the classes."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, model.classes, count)
     bright = (labels * 160 // model.classes)[:, None, None, None]
@@ -161,64 +161,66 @@ TRAINED = [
 def test_both_engines_train_the_same(
     task: Task, model: str, method: Method, with_pool: bool
 ) -> None:
-    one = task(model, method, local_epochs=3)
+    job = task(model, method, local_epochs=3)
     if with_pool:
-        one = replace(one, pool=images(MODELS[model], 25, seed=2))
-    ours, theirs = OnnxEngine().train(one, ignore), TorchEngine().train(one, ignore)
-    moved = apart(theirs.weights, {name: one.weights[name] for name in theirs.weights})
+        job = replace(job, pool=images(MODELS[model], 25, seed=2))
+    ours, theirs = OnnxEngine().train(job, ignore), TorchEngine().train(job, ignore)
+    moved = apart(theirs.weights, {name: job.weights[name] for name in theirs.weights})
     assert moved > 1e-3
     assert apart(ours.weights, theirs.weights) <= TASK * moved
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
     assert ours.samples == theirs.samples
-    assert ours.memory.keys() == theirs.memory.keys()  # prototypes of the local model, if wanted
+    assert ours.memory.keys() == theirs.memory.keys()  # local prototypes, if required
     for c in theirs.memory:
         np.testing.assert_allclose(ours.memory[c], theirs.memory[c], rtol=0, atol=1e-2)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_both_engines_take_the_same_training_steps(task: Task, model: str) -> None:
-    # A batch of all images is one step; the next begins where torch's has ended.
-    one = task(model, FedAvg(), batch_size=37)
+    # A batch of all images is one step. The next step starts from torch's weights.
+    job = task(model, FedAvg(), batch_size=37)
     for _ in range(6):
-        ours, theirs = OnnxEngine().train(one, ignore), TorchEngine().train(one, ignore)
+        ours, theirs = OnnxEngine().train(job, ignore), TorchEngine().train(job, ignore)
         assert apart(ours.weights, theirs.weights) <= STEP * size(theirs.weights)
-        one = replace(one, weights=theirs.weights)
+        job = replace(job, weights=theirs.weights)
 
 
 def test_the_learning_rate_falls_in_its_round_and_not_before(task: Task) -> None:
     falling = {"later_from_round": 2, "later_learning_rate": 0.002}
     for number, rate in ((1, 0.02), (2, 0.002), (3, 0.002)):
-        one = replace(task("paper-cnn", FedAvg(), **falling), round_number=number)
+        job = replace(task("paper-cnn", FedAvg(), **falling), round_number=number)
         plain = replace(task("paper-cnn", FedAvg(), learning_rate=rate), round_number=number)
         for engine in (OnnxEngine(), TorchEngine()):
-            ours, wanted = (engine.train(each, ignore).weights for each in (one, plain))
-            assert apart(ours, wanted) == 0
+            ours, expected = (engine.train(work, ignore).weights for work in (job, plain))
+            assert apart(ours, expected) == 0
 
 
 def test_memory_does_not_grow_from_task_to_task(task: Task) -> None:
     name, batch = "paper-cnn, 3x32x32", 150
     small, large = task(name, FedAvg()), task(name, FedAvg(), batch_size=batch)
     large = replace(large, shard=images(MODELS[name], batch, seed=3))
-    OnnxEngine().train(small, ignore)  # what is loaded once is loaded now
+    OnnxEngine().train(small, ignore)  # loads everything that stays in memory
     assert large.plan
     needed = open_graphs(large.plan, [], 1, lambda: 0).memory_bytes("train", batch)
-    assert needed > 100_000_000  # far above what else comes and goes in this process
+    assert needed > 100_000_000  # far above the noise of this process
     engine = OnnxEngine(left_bytes=MemoryLimit(own_memory_bytes() + needed * 5 // 4).left_bytes)
     for _ in range(3):
         engine.train(large, ignore)
 
 
 def test_seeds_and_methods_change_the_weights(task: Task) -> None:
-    engine, one = OnnxEngine(), task("paper-cnn", Hfmds())
-    pooled = replace(one, pool=images(MODELS["paper-cnn"], 25, seed=2))
-    recipe = replace(one.recipe, method=FedProx(mu=5))
+    engine, job = OnnxEngine(), task("paper-cnn", Hfmds())
+    pooled = replace(job, pool=images(MODELS["paper-cnn"], 25, seed=2))
+    recipe = replace(job.recipe, method=FedProx(mu=5))
     results = [
-        engine.train(each, ignore).weights
-        for each in (one, replace(one, seed=6), replace(one, recipe=recipe), pooled)
+        engine.train(work, ignore).weights
+        for work in (job, replace(job, seed=6), replace(job, recipe=recipe), pooled)
     ]
     for i, result in enumerate(results):
         assert all(apart(result, other) > 1e-5 for other in results[i + 1 :])
-    assert apart(engine.train(one, ignore).weights, results[0]) == 0  # and nothing else does
+    assert (
+        apart(engine.train(job, ignore).weights, results[0]) == 0
+    )  # nothing else changes the weights
 
 
 SYNTHESISED = {
@@ -232,13 +234,13 @@ SYNTHESISED = {
 @pytest.mark.parametrize("model", WITH_SYNTHESIS)
 @pytest.mark.parametrize("case", SYNTHESISED)
 def test_both_engines_synthesise_the_same(task: Task, model: str, case: str) -> None:
-    one = task(model, SYNTHESISED[case], local_epochs=4)
-    one = replace(one, weights=TorchEngine().train(one, ignore).weights)  # not w_0
-    ours, theirs = OnnxEngine().synthesise(one, ignore), TorchEngine().synthesise(one, ignore)
+    job = task(model, SYNTHESISED[case], local_epochs=4)
+    job = replace(job, weights=TorchEngine().train(job, ignore).weights)  # not w_0
+    ours, theirs = OnnxEngine().synthesise(job, ignore), TorchEngine().synthesise(job, ignore)
     np.testing.assert_array_equal(ours.batch.images.labels, theirs.batch.images.labels)
     levels = np.abs(ours.batch.images.pixels.astype(int) - theirs.batch.images.pixels.astype(int))
-    # Adam's steps are of one length, however small the gradient: where that is nearly zero its
-    # sign decides, and rounding decides that.
+    # Adam's steps have one length for any gradient. Near zero, the sign of the gradient decides,
+    # and rounding decides the sign.
     assert (levels > 1).mean() <= 0.03
     assert apart(ours.memory, theirs.memory) <= STEP * size(theirs.memory)
     np.testing.assert_allclose(ours.batch.psnr_paired, theirs.batch.psnr_paired, atol=0.05)
@@ -252,17 +254,17 @@ def test_both_engines_synthesise_the_same(task: Task, model: str, case: str) -> 
 
 
 def test_a_synthesis_with_local_prototypes_remembers_nothing(task: Task) -> None:
-    one = task("paper-cnn", Hfmds(samples_per_device=6, steps=1, local_prototypes=True))
-    assert OnnxEngine().synthesise(one, ignore).memory == {}
+    job = task("paper-cnn", Hfmds(samples_per_device=6, steps=1, local_prototypes=True))
+    assert OnnxEngine().synthesise(job, ignore).memory == {}
 
 
 @pytest.mark.parametrize("model", WITH_SYNTHESIS)
 def test_earlier_prototypes_influence_the_synthesis(task: Task, model: str) -> None:
-    one = task(model, Hfmds(samples_per_device=6, steps=2))
-    first = OnnxEngine().synthesise(one, ignore)
-    assert one.plan
-    assert {len(zbar) for zbar in first.memory.values()} == {read_plan(one.plan, model).features}
-    again = replace(one, memory={c: zbar + 1 for c, zbar in first.memory.items()})
+    job = task(model, Hfmds(samples_per_device=6, steps=2))
+    first = OnnxEngine().synthesise(job, ignore)
+    assert job.plan
+    assert {len(zbar) for zbar in first.memory.values()} == {read_plan(job.plan, model).features}
+    again = replace(job, memory={c: zbar + 1 for c, zbar in first.memory.items()})
     ours, theirs = OnnxEngine().synthesise(again, ignore), TorchEngine().synthesise(again, ignore)
     assert apart(ours.memory, first.memory) == pytest.approx(0.5, rel=1e-3)
     assert apart(ours.memory, theirs.memory) <= STEP * size(theirs.memory)
@@ -270,8 +272,8 @@ def test_earlier_prototypes_influence_the_synthesis(task: Task, model: str) -> N
 
 @pytest.mark.parametrize("model", MODELS)
 def test_both_engines_evaluate_the_same(task: Task, model: str) -> None:
-    one = replace(task(model, FedAvg()), shard=images(MODELS[model], 300, seed=3))
-    ours, theirs = OnnxEngine().evaluate(one, ignore), TorchEngine().evaluate(one, ignore)
+    job = replace(task(model, FedAvg()), shard=images(MODELS[model], 300, seed=3))
+    ours, theirs = OnnxEngine().evaluate(job, ignore), TorchEngine().evaluate(job, ignore)
     assert (ours.accuracy, ours.samples) == (theirs.accuracy, theirs.samples)
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
 
@@ -283,7 +285,7 @@ def test_progress_ends_the_work(task: Task) -> None:
     def stop(done: int, steps: int) -> None:
         raise Enough
 
-    one = task("paper-cnn", Hfmds(samples_per_device=4, steps=2))
+    job = task("paper-cnn", Hfmds(samples_per_device=4, steps=2))
     for act in (OnnxEngine().train, OnnxEngine().synthesise, OnnxEngine().evaluate):
         with pytest.raises(Enough):
-            act(one, stop)
+            act(job, stop)

@@ -1,4 +1,4 @@
-"""Devices that bring nothing but a token: they enrol, work, renew, are shut out and come back."""
+"""Devices with only a token: they enrol, work, renew, are revoked and enrol again."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ pytestmark = pytest.mark.integration
 
 SIZE = 16
 DAY = timedelta(days=1)
-# So short that certificates are renewed while the test looks on.
+# Short enough for renewals during the test.
 CERTIFICATE_SECONDS = "9"
 
 
 class Stage:
-    """Both services, an operator, and devices that have a state folder and no certificate."""
+    """Both services, an operator, and devices with a state folder and no certificate."""
 
     def __init__(self, folder: Path, programs: Programs) -> None:
         self.pki = folder / "pki"
@@ -98,22 +98,22 @@ async def test_an_enrolled_device_trains_renews_and_is_revoked(tmp_path: Path) -
         stage = Stage(tmp_path, programs)
         await life(stage)
         secrets = [*keys_below(tmp_path), "hfmds_enrol_"]
-        assert len(secrets) >= 8  # of both authorities, both services, the operator and devices
+        assert len(secrets) >= 8  # both authorities, both services, the operator and devices
         for log in tmp_path.glob("*.log"):
             text = log.read_text()
             assert not [secret for secret in secrets if secret in text], f"{log.name} has secrets"
 
 
 def keys_below(folder: Path) -> set[str]:
-    """A line of each private key in a file there that is in no other file of its kind."""
-    found = [path.read_text() for end in ("*.key", "*key.pem") for path in folder.rglob(end)]
-    return {text.splitlines()[2] for text in found if "PRIVATE KEY" in text}
+    """Return the unique lines of all private key files in a folder."""
+    key_texts = [path.read_text() for end in ("*.key", "*key.pem") for path in folder.rglob(end)]
+    return {text.splitlines()[2] for text in key_texts if "PRIVATE KEY" in text}
 
 
 async def life(stage: Stage) -> None:
     fleet, admin = FleetClient(stage.peer), AdminClient(stage.peer)
     try:
-        token = await made(fleet, EnrolmentTerms(uses=2, prefix="cam-"))
+        token = await new_enrol_token(fleet, EnrolmentTerms(uses=2, prefix="cam-"))
         devices = [stage.start_device(f"cam-{i}", token) for i in range(2)]
         await admin.create_run(run_spec(), "enrolled")
         await eventually(lambda: completed(admin))
@@ -128,14 +128,14 @@ async def life(stage: Stage) -> None:
         assert devices[0].process.returncode != 0
         assert await says(devices[0], "device cam-0 was revoked")
 
-        # What it has is worth nothing any more; a token made for it since lets it in again.
+        # Its old credentials are worthless. A later token for its id enrols it again.
         again = stage.start_device("cam-0", token)
         await eventually(lambda: ended(again))
         assert again.process.returncode != 0
-        later = await made(fleet, EnrolmentTerms(device_id="cam-0"))
-        told = devices[0].log.stat().st_size
+        later = await new_enrol_token(fleet, EnrolmentTerms(device_id="cam-0"))
+        log_bytes = devices[0].log.stat().st_size
         back = stage.start_device("cam-0", later)
-        await eventually(lambda: says(back, "waiting for work", told))
+        await eventually(lambda: says(back, "waiting for work", log_bytes))
         assert not (await member(fleet, "cam-0")).revoked
         assert devices[1].process.poll() is None
     finally:
@@ -143,24 +143,24 @@ async def life(stage: Stage) -> None:
         await admin.close()
 
 
-async def made(fleet: FleetClient, terms: EnrolmentTerms) -> str:
+async def new_enrol_token(fleet: FleetClient, terms: EnrolmentTerms) -> str:
     token = new_token(TokenKind.ENROL)
     await fleet.create_token(NewToken(token.token_id, token.secret_sha256, "cams", 3600.0, terms))
     return token.text
 
 
 async def renewals(fleet: FleetClient) -> None:
-    """Wait until each device has another certificate."""
-    before = {one.device_id: one.serial for one in await fleet.list_members()}
+    """Wait until each device has a new certificate."""
+    before = {entry.device_id: entry.serial for entry in await fleet.list_members()}
 
     async def all_new() -> bool:
-        return all(one.serial != before[one.device_id] for one in await fleet.list_members())
+        return all(entry.serial != before[entry.device_id] for entry in await fleet.list_members())
 
     await eventually(all_new)
 
 
 async def member(fleet: FleetClient, device_id: str) -> Member:
-    return next(one for one in await fleet.list_members() if one.device_id == device_id)
+    return next(entry for entry in await fleet.list_members() if entry.device_id == device_id)
 
 
 async def completed(admin: AdminClient) -> bool:

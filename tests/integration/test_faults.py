@@ -1,4 +1,4 @@
-"""Networks that fail, answers that are lost, devices that repeat themselves: all counts once."""
+"""Failing networks, lost answers and repeated calls: each result counts once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def expected(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Ou
 
 
 def play(launcher: Launcher, folder: Path, act: Callable[[Stage], Awaitable[Outcome]]) -> Outcome:
-    """The run of a large model, as the test acts it."""
+    """Run a large model, and let the test act on it."""
 
     async def acted() -> Outcome:
         async with stage(launcher, folder, LARGE_MODEL) as on:
@@ -39,11 +39,11 @@ def play(launcher: Launcher, folder: Path, act: Callable[[Stage], Awaitable[Outc
 
 
 class Cut:
-    """A interceptor that cuts the first call of a kind after so many bytes."""
+    """An interceptor that cuts the first call of a kind after a number of bytes."""
 
     def __init__(self, proxy: Proxy, method: str, after_bytes: int, arriving: Path) -> None:
-        """`arriving` is the folder at the other end where what comes is kept meanwhile."""
-        self.attempts: list[int] = []  # bytes that passed by each, until the call was made
+        """Take `arriving`, the folder at the receiver for incomplete content."""
+        self.attempts: list[int] = []  # bytes of each attempt
         self._proxy = proxy
         self._method = method
         self._way: Way = "down" if method == "download" else "up"
@@ -67,13 +67,13 @@ class Cut:
         return answer
 
     async def go_first(self, call: Call) -> Any:
-        """The interceptor of another device, which is to keep out of the way."""
+        """Delay this call of the other device until after the cut."""
         if call.method == self._method:
             await self._over.wait()
         return await call()
 
     async def _cut(self) -> None:
-        """Cut the connection when the receiver has written all chunks that passed."""
+        """Cut the connection after the receiver has written all chunks."""
         await self._proxy.stuck.wait()
         chunks = self._after_bytes // CHUNK_BYTES
         await eventually(lambda: self._arrived() >= chunks * CHUNK_BYTES)
@@ -133,13 +133,13 @@ def test_a_slow_network_gives_the_same_result(
 
 
 def test_a_result_with_a_lost_receipt_counts_once(launcher: Launcher, tmp_path: Path) -> None:
-    # Of a small model: without an answer, no more goes up than a window of HTTP/2.
+    # A small model: without an answer, a device sends at most one window of HTTP/2.
     for name in ("undisturbed", "disturbed"):
         (tmp_path / name).mkdir()
     expected = undisturbed(launcher, tmp_path / "undisturbed")
     counted: list[int] = []
     already: list[bool] = []
-    lost: set[str] = set()  # tasks whose first receipt was
+    lost: set[str] = set()  # tasks with a lost receipt
 
     async def act(on: Stage) -> Outcome:
         async with Proxy(on.coordinator).running() as proxy:
@@ -159,7 +159,7 @@ def test_a_result_with_a_lost_receipt_counts_once(launcher: Launcher, tmp_path: 
                 proxy.losing = "down"
                 cutting = asyncio.create_task(cut_when_counted(await accepted()))
                 try:
-                    return await call()  # gRPC may repeat it by itself
+                    return await call()  # gRPC may repeat the call
                 finally:
                     await cutting
 
@@ -187,7 +187,7 @@ def test_a_result_with_a_lost_receipt_counts_once(launcher: Launcher, tmp_path: 
             return await act(on)
 
     assert asyncio.run(acted()) == expected
-    assert already == [True] * TASKS  # each result was counted before its device heard of it
+    assert already == [True] * TASKS  # each result counted before its answer
     assert counted == [TASKS]
 
 
@@ -203,15 +203,15 @@ def test_repeated_and_concurrent_calls_of_a_device_count_once(
             return await call()
         ends = await asyncio.gather(call(), call(), return_exceptions=True)
         for end in ends:
-            # Of two uploads at once, one may be told that the other is further, in words that do
-            # not always reach a caller that is still sending. Devices begin anew then.
+            # One of two concurrent uploads may learn that the other is ahead. gRPC may lose
+            # this answer while a caller sends. The device then restarts the upload.
             assert isinstance(end, int | WrongState) or type(end) is HfmdsError, end
         last = await call()
         if call.method in SUBMITS:
             receipts[call.method].append([*ends, last].count(False))
             assert await call()
         else:
-            assert await call() == 0  # it is all there
+            assert await call() == 0  # the upload is complete
         return last
 
     async def act(on: Stage) -> Outcome:
@@ -225,8 +225,8 @@ def test_repeated_and_concurrent_calls_of_a_device_count_once(
         return outcome
 
     assert play(launcher, tmp_path, act) == expected
-    # Of all answers about a task, one says that its result was not accepted before.
+    # Exactly one answer about each task reports a new result.
     assert receipts == {"submit_update": [1] * TASKS, "submit_synthesis": [1] * TASKS}
     assert counted == [TASKS] * 2
     every_result = [(number, name) for number in (1, 2, 3) for name in ("a", "a", "b", "b")]
-    assert sorted(accepted) == every_result  # by the log, too
+    assert sorted(accepted) == every_result  # the log agrees

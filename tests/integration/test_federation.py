@@ -1,4 +1,4 @@
-"""Three programs, real gRPC, real learning: the whole system on loopback."""
+"""The complete system on loopback: three programs, real gRPC and real learning."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.integration
 Result = TypeVar("Result")
 
 HFMDS = Hfmds(every_rounds=2, first_round=2, samples_per_device=6, steps=8)
-# Rounds enough for each: a device of MOON remembers from the second round on, and the generator of
+# Each method gets enough rounds. MOON remembers from the second round on, and the generator of
 # FedGen has learned something then; HFMDS-FL refreshes twice; FedGAN trains its GAN in two rounds,
 # makes the pool and trains the classifier in two more.
 SMALL: dict[str, tuple[Method, int]] = {
@@ -84,7 +84,7 @@ class Experiment:
         return self.folder / f"{name}.npz"
 
     def by(self, method: Method, rounds: int, **changes: object) -> Experiment:
-        """The same by another method."""
+        """Return this experiment with another method."""
         recipe = replace(self.recipe, method=method, rounds=rounds)
         return replace(self, recipe=replace(recipe, **changes))  # type: ignore[arg-type]
 
@@ -119,7 +119,7 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
 def simulated(
     experiment: Experiment, evaluation: EvaluationByDevices = NOBODY
 ) -> list[RoundResult]:
-    """The same run in this process, as the devices compute: on one thread."""
+    """Simulate the run in this process, on one thread like the devices."""
     torch.set_num_threads(1)
     recipe = experiment.recipe
     fleet = LocalFleet(recipe, experiment.shards, experiment.held_out, evaluation=evaluation)
@@ -169,7 +169,7 @@ def test_every_method_gives_the_same_weights_simulated_and_over_grpc(
 ) -> None:
     assert SMALL.keys() == METHODS.keys()
     experiments = {name: experiment.by(*small) for name, small in SMALL.items()}
-    # What a device keeps of an update beside MOON's memory, and what the server keeps.
+    # Devices keep a remainder beside MOON's memory, and the server keeps its momentum.
     experiments["int8"] = experiment.by(Moon(), 3, compression="int8")
     experiments["fp16"] = experiment.by(
         FedAvg(), 3, compression="fp16", aggregation=AggregationRecipe(optimiser="fedadam")
@@ -183,12 +183,12 @@ def test_every_method_gives_the_same_weights_simulated_and_over_grpc(
     devices = start_devices(programs, experiment, coordinator, store)
 
     async def create(client: AdminClient) -> None:
-        for name, one in experiments.items():
-            await client.create_run(spec_of(one, by_two), name)
+        for name, variant in experiments.items():
+            await client.create_run(spec_of(variant, by_two), name)
 
-    # The runs go on at the same time, on one fleet, while they are simulated here.
+    # The runs share one fleet, while the test simulates them.
     with_admin(coordinator, create)
-    expected = {name: simulated(one, by_two) for name, one in experiments.items()}
+    expected = {name: simulated(variant, by_two) for name, variant in experiments.items()}
 
     async def compare(client: AdminClient) -> dict[str, tuple[Round, ...]]:
         rounds = {name: (await completed(client, name))[1] for name in experiments}
@@ -204,7 +204,7 @@ def test_every_method_gives_the_same_weights_simulated_and_over_grpc(
     for name, results in expected.items():
         for result, recorded in zip(results, rounds[name], strict=True):
             _same_round(result, recorded)
-    # The methods and all else were at work: none has learned what another has.
+    # Each method had an effect: no two runs have the same weights.
     learned = {
         encode_weights(classifier_of(results[-1].checkpoint.weights))
         for results in expected.values()
@@ -261,14 +261,14 @@ def test_killing_every_program_in_turn_changes_nothing(
     coordinator_program = programs.coordinator(store, experiment.file("held-out"))
     coordinator = coordinator_program.address("grpc")
     devices = start_devices(programs, experiment, coordinator, store)
-    # Prototypes, MOON's last local model and what int8 left are what a killed device must still
-    # know, and the server's momentum what a killed coordinator must.
+    # A killed device must keep prototypes, MOON's last local model and the int8 remainder.
+    # A killed coordinator must keep the server's momentum.
     momentum = AggregationRecipe(optimiser="fedavgm", momentum=0.5)
     experiments = {
         "run": experiment,
         "moon": experiment.by(Moon(), 4, compression="int8", aggregation=momentum),
     }
-    expected = {name: simulated(one)[-1] for name, one in experiments.items()}
+    expected = {name: simulated(variant)[-1] for name, variant in experiments.items()}
 
     def after(
         round_number: int,
@@ -282,8 +282,8 @@ def test_killing_every_program_in_turn_changes_nothing(
         return work
 
     async def create(client: AdminClient) -> None:
-        for name, one in experiments.items():
-            await client.create_run(spec_of(one), name)
+        for name, variant in experiments.items():
+            await client.create_run(spec_of(variant), name)
 
     with_admin(coordinator, create)
     with_admin(coordinator, after(1))

@@ -1,4 +1,4 @@
-"""What a run does when its pool gives too much away, by real servers."""
+"""Runs on real servers whose pool leaks too much."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ async def test_a_run_with_too_much_leakage_is_paused_with_the_reason(
                 await devices.enter_async_context(stage.device(device_id).working())
             return await operator.until_paused()
 
-    told = await reason_of_pause()
+    reason_text = await reason_of_pause()
     for reason in reasons:
-        assert reason in told
+        assert reason in reason_text

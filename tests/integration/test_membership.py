@@ -1,4 +1,4 @@
-"""A fleet whose devices enrol by token: let in, put into quarantine, shut out, let in again."""
+"""A fleet whose devices enrol by token, are quarantined or revoked, and enrol again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PROFILE = DeviceProfile(1, "1", "torch")
 
 
 class Fleet:
-    """What `hfmds pki init` makes, the two servers that use it, and commands of people."""
+    """Two servers with the certificates of `hfmds pki init`, and commands of admins."""
 
     def __init__(self, folder: Path, programs: Programs) -> None:
         self._pki = folder / "pki"
@@ -71,11 +71,11 @@ class Fleet:
         return self._pki / "admin-owner-admin.crt"
 
     def as_owner(self, *arguments: str) -> str:
-        """The output of a command of the owner."""
+        """Return the output of a command of the owner."""
         return self.with_certificate(self.owner, *arguments)
 
     def with_certificate(self, certificate: Path, *arguments: str) -> str:
-        """The output of a command of somebody who has a certificate."""
+        """Return the output of a command with this certificate."""
         return self._command(
             {
                 "HFMDS_COORDINATOR": self.coordinator.address("grpc"),
@@ -87,12 +87,12 @@ class Fleet:
         )
 
     def issue(self, kind: str, name: str) -> Path:
-        """A certificate for somebody."""
-        said = self._command({}, "pki", "issue", kind, name, "--folder", str(self._pki))
-        return Path(said.strip())
+        """Issue a certificate."""
+        output = self._command({}, "pki", "issue", kind, name, "--folder", str(self._pki))
+        return Path(output.strip())
 
     def with_token(self, token: str, *arguments: str) -> str:
-        """The output of a command of somebody who has a token."""
+        """Return the output of a command with this token."""
         return self._command(
             {
                 "HFMDS_COORDINATOR": self.coordinator.address("tokens"),
@@ -102,8 +102,8 @@ class Fleet:
             *arguments,
         )
 
-    def times_the_store_was_asked(self) -> float:
-        """How often the coordinator has come to say who is shut out."""
+    def store_updates(self) -> float:
+        """Return how often the coordinator has sent exclusions to the store."""
         url = f"http://{self.store.address('metrics')}/metrics"
         with urlopen(url) as answer:
             shown = answer.read().decode()
@@ -111,8 +111,8 @@ class Fleet:
         (times,) = re.findall(answered, shown) or ["0"]
         return float(times)
 
-    async def at_the_page(self, token: str) -> list[str]:
-        """Somebody with a token logs in, looks, and shows the token itself; what else is secret."""
+    async def use_the_page(self, token: str) -> list[str]:
+        """Use the web page with a session and with a token; return the other secrets."""
         trust = aiohttp.TCPConnector(ssl=ssl.create_default_context(cafile=self.authority))
         jar, wrong = aiohttp.CookieJar(unsafe=True), f"{token[:-4]}0000"  # the host is a number
         async with aiohttp.ClientSession(
@@ -121,15 +121,15 @@ class Fleet:
             await client.post("/login", data={"token": wrong}, raise_for_status=False)
             await client.post("/login", data={"token": token})
             await client.get("/api/me")
-            (cookie,) = [each.value for each in jar]
+            (cookie,) = [morsel.value for morsel in jar]
             await client.post("/logout")
             for shown in (token, wrong):
                 headers = {"Authorization": f"Bearer {shown}"}
                 await client.get("/api/me", headers=headers, raise_for_status=shown == token)
         return [cookie, wrong]
 
-    async def a_check_in_waits(self) -> None:
-        """NotFound unless one does."""
+    async def require_waiting_check_in(self) -> None:
+        """Raise NotFound unless a check-in waits."""
         url = f"http://{self.coordinator.address('metrics')}/metrics"
         shown = await asyncio.to_thread(lambda: urlopen(url).read().decode())
         in_flight = re.search(r'rpc_in_flight\{method="CheckIn".*\} 1\.0', shown)
@@ -137,7 +137,7 @@ class Fleet:
             raise NotFound("no check-in waits")
 
     def restart_store(self) -> None:
-        """As after a power cut."""
+        """Kill and restart the store."""
         address = self.store.address("grpc")
         self.store.stop(signal.SIGKILL)
         self.store = self._start("synthesis_store", "synthesis-store", address)
@@ -163,7 +163,7 @@ class Fleet:
 
 
 class Device:
-    """A device that enrols, with whatever certificate it got last."""
+    """A device with its latest certificate."""
 
     def __init__(self, fleet: Fleet, folder: Path) -> None:
         self._fleet = fleet
@@ -196,7 +196,7 @@ class Device:
             await client.close()
 
     async def ask_store(self) -> None:
-        """For a snapshot that is none: NotFound is what a device in good standing hears."""
+        """Ask for an unknown snapshot. The store answers NotFound to a device that it admits."""
         client = StoreClient(self._peer(self._fleet.store))
         try:
             await client.get_share("nothing")
@@ -207,7 +207,7 @@ class Device:
         return Peer(program.name, program.address("grpc"), "HFMDS_LISTEN", self._files)
 
     def _keep(self, issued: IssuedCertificate) -> None:
-        """Each in a folder of its own: what an open connection shows must not change."""
+        """Write each certificate to a new folder, so that open connections keep theirs."""
         folder = self._folder / ssl.PEM_cert_to_DER_cert(issued.chain.decode()).hex()[-16:]
         folder.mkdir(parents=True)
         self._files = TlsFiles(*(folder / name for name in ("crt", "key", "ca")))
@@ -216,50 +216,50 @@ class Device:
         self._files.authority.write_bytes(issued.authority)
 
 
-Way = Callable[[], Awaitable[Any]]
+Call = Callable[[], Awaitable[Any]]
 
 
 def serial(certificate: Path) -> str:
     return read_own_certificate(certificate.read_bytes()).serial
 
 
-async def refused(way: Way, error: type[HfmdsError]) -> None:
+async def require_refused(call: Call, error: type[HfmdsError]) -> None:
     with pytest.raises(error):
-        await way()
+        await call()
 
 
-async def becomes(way: Way, expected: type[HfmdsError] | None) -> None:
-    """Wait until a call ends as expected: servers hear of a change within seconds."""
+async def wait_for_outcome(call: Call, expected: type[HfmdsError] | None) -> None:
+    """Wait until a call ends as expected, because changes reach servers within seconds."""
 
-    async def ends_so() -> bool:
+    async def ends_as_expected() -> bool:
         try:
-            await way()
+            await call()
         except HfmdsError as error:
             return expected is not None and isinstance(error, expected)
         return expected is None
 
-    await eventually(ends_so)
+    await eventually(ends_as_expected)
 
 
-async def is_out_when_the_store_was_told(fleet: Fleet, way: Way) -> None:
-    """A revoked device is out when the coordinator calls the store the next time."""
-    before = await asyncio.to_thread(fleet.times_the_store_was_asked)
+async def wait_for_revocation(fleet: Fleet, call: Call) -> None:
+    """Wait until the store refuses a device, after at most two more calls of the coordinator."""
+    before = await asyncio.to_thread(fleet.store_updates)
 
-    async def is_out() -> bool:
-        asked = await asyncio.to_thread(fleet.times_the_store_was_asked) - before
+    async def is_refused() -> bool:
+        calls = await asyncio.to_thread(fleet.store_updates) - before
         try:
-            await way()
+            await call()
         except NotAllowed:
             return True
         except NotFound:
-            # One call may be under way. The next one asks for the version, then sends the list.
-            assert asked < 3
+            # A call may be in progress. The next call asks for the version and sends the list.
+            assert calls < 3
         return False
 
-    await eventually(is_out)
+    await eventually(is_refused)
 
 
-async def only_what_is_for_tokens_is_there(fleet: Fleet) -> None:
+async def require_token_port_is_limited(fleet: Fleet) -> None:
     address = fleet.coordinator.address("tokens")
     stranger = Peer("coordinator", address, "HFMDS_ENROL", Trust(fleet.authority))
     client = CoordinatorClient(stranger, "camera")
@@ -283,17 +283,17 @@ async def test_devices_enrol_leave_and_return_by_tokens(tmp_path: Path) -> None:
         async def vera(*arguments: str) -> str:
             return await asyncio.to_thread(fleet.with_token, tokens[0], *arguments)
 
-        async def let_in(*options: str) -> str:
-            made = json.loads(await vera("pki", "enrol-token", "--json", *options))
-            tokens.append(made["token"])
+        async def new_token(*options: str) -> str:
+            created = json.loads(await vera("pki", "enrol-token", "--json", *options))
+            tokens.append(created["token"])
             return tokens[-1]
 
-        async def tokens_let_in_whom_they_say() -> None:
+        async def enrol_by_tokens() -> None:
             tokens.append((await owner("pki", "admin-token", "operator", "vera")).strip())
             with pytest.raises(NotAllowed, match=r"operator vera .*CreateAdminToken"):
                 await vera("pki", "admin-token", "owner", "vera")
-            for_camera = await let_in("--device", "camera")
-            for_phone = await let_in("--prefix", "phone-", "--uses", "2")
+            for_camera = await new_token("--device", "camera")
+            for_phone = await new_token("--prefix", "phone-", "--uses", "2")
             with pytest.raises(NotAllowed):
                 await asyncio.to_thread(fleet.with_token, for_camera, "pki", "devices")
             with pytest.raises(NotAllowed, match="fleet"):
@@ -306,50 +306,50 @@ async def test_devices_enrol_leave_and_return_by_tokens(tmp_path: Path) -> None:
             for device in (camera, phone):
                 await device.renew()
                 assert isinstance(await device.check_in(), RetryLater)
-                await refused(device.ask_store, NotFound)
-            await only_what_is_for_tokens_is_there(fleet)
-            cookies.extend(await fleet.at_the_page(tokens[0]))
+                await require_refused(device.ask_store, NotFound)
+            await require_token_port_is_limited(fleet)
+            cookies.extend(await fleet.use_the_page(tokens[0]))
             another = RenewalClient(phone._peer(fleet.coordinator), "camera")
             with pytest.raises(NotAllowed, match="device camera"):
                 await another.renew(phone.key.request())
 
-        async def a_revoked_device_is_out() -> None:
+        async def revoke_the_camera() -> None:
             old.key, old.device_id, old._files = camera.key, "camera", camera._files
             waiting = asyncio.create_task(camera.check_in(60.0))
-            await becomes(fleet.a_check_in_waits, None)
+            await wait_for_outcome(fleet.require_waiting_check_in, None)
             await vera("pki", "revoke", "camera", "--reason", "lost")
             with pytest.raises(NotAllowed, match="device camera was revoked"):
                 await waiting
-            await is_out_when_the_store_was_told(fleet, camera.ask_store)
-            for way in (
+            await wait_for_revocation(fleet, camera.ask_store)
+            for call in (
                 camera.renew,
                 camera.check_in,
                 lambda: camera.enrol(tokens[1]),
                 lambda: camera.enrol("", "camera"),
             ):
-                await refused(way, NotAllowed)
+                await require_refused(call, NotAllowed)
             await asyncio.to_thread(fleet.restart_store)
-            await refused(camera.ask_store, NotAllowed)
+            await require_refused(camera.ask_store, NotAllowed)
 
-        async def it_comes_back_by_a_token_of_its_own() -> None:
+        async def enrol_the_camera_again() -> None:
             camera.key = DeviceKey.create()
-            await camera.enrol(await let_in("--device", "camera"))
-            await becomes(camera.check_in, None)
-            await becomes(camera.ask_store, NotFound)
-            await refused(old.check_in, NotAllowed)
-            await refused(old.ask_store, NotAllowed)
+            await camera.enrol(await new_token("--device", "camera"))
+            await wait_for_outcome(camera.check_in, None)
+            await wait_for_outcome(camera.ask_store, NotFound)
+            await require_refused(old.check_in, NotAllowed)
+            await require_refused(old.ask_store, NotAllowed)
 
-        async def a_device_in_quarantine_waits() -> None:
+        async def quarantine_the_phone() -> None:
             await vera("pki", "quarantine", phone.device_id, "--reason", "noisy")
-            await becomes(phone.ask_store, TooLate)
-            told = await phone.check_in(60.0)
-            assert told == RetryLater(30.0, f"device {phone.device_id} is in quarantine: noisy")
+            await wait_for_outcome(phone.ask_store, TooLate)
+            answer = await phone.check_in(60.0)
+            assert answer == RetryLater(30.0, f"device {phone.device_id} is in quarantine: noisy")
             await phone.renew()
             await vera("pki", "release", phone.device_id)
-            await becomes(phone.ask_store, NotFound)
+            await wait_for_outcome(phone.ask_store, NotFound)
             assert "quarantine" not in (await phone.check_in()).reason
 
-        async def so_are_people() -> None:
+        async def revoke_admins() -> None:
             eve = await asyncio.to_thread(fleet.issue, "viewer", "eve")
             await asyncio.to_thread(fleet.with_certificate, eve, "devices")
             own = serial(fleet.owner)
@@ -362,7 +362,7 @@ async def test_devices_enrol_leave_and_return_by_tokens(tmp_path: Path) -> None:
             with pytest.raises(NotAllowed):
                 await vera("devices")
 
-        async def what_happened_is_in_the_log_and_no_token_is() -> None:
+        async def check_the_logs() -> None:
             events = json.loads(await owner("audit", "show-fleet", "--json"))
             kinds = [event["kind"] for event in events]
             assert kinds.count("device-enrolled") == 3
@@ -379,9 +379,9 @@ async def test_devices_enrol_leave_and_return_by_tokens(tmp_path: Path) -> None:
             for secret in (*tokens, *cookies):
                 assert secret[-43:] not in written
 
-        await tokens_let_in_whom_they_say()
-        await a_revoked_device_is_out()
-        await it_comes_back_by_a_token_of_its_own()
-        await a_device_in_quarantine_waits()
-        await so_are_people()
-        await what_happened_is_in_the_log_and_no_token_is()
+        await enrol_by_tokens()
+        await revoke_the_camera()
+        await enrol_the_camera_again()
+        await quarantine_the_phone()
+        await revoke_admins()
+        await check_the_logs()

@@ -1,4 +1,4 @@
-"""Nothing of a device's real images is sent or logged: every byte of a run is searched for them."""
+"""A device sends and logs no real image: the test searches every byte of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.http2_messages import streams
 from tests.support.programs import Programs
 from tests.support.tcp_proxy import Proxy
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # of making a plan
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # making a plan takes long
 
 SIDE = 16
 MODEL = ModelSpec(channels=1, height=SIDE, width=SIDE, classes=10)
@@ -38,11 +38,11 @@ RECIPE = Recipe(
     rounds=2,
     method=Hfmds(every_rounds=1, first_round=1, samples_per_device=4, steps=5),
 )
-PIECE_BYTES = 24  # of an image file; by chance such a piece is nowhere
+PIECE_BYTES = 24  # long enough to rule out chance
 
 
 def encodings(pixels: NDArray[np.uint8]) -> Iterator[tuple[str, bytes]]:
-    """The forms in which an image [channels, height, width] might leave, row by row."""
+    """Return the encodings of an image [channels, height, width] that might leak, by row."""
     scaled = pixels.astype(np.float64) / 255
     normalised = normalise(pixels[None], NORMALISATION)[0]
     for row in range(pixels.shape[1]):
@@ -52,9 +52,9 @@ def encodings(pixels: NDArray[np.uint8]) -> Iterator[tuple[str, bytes]]:
         yield "hex", values.tobytes().hex().encode()
         yield "as a list", ", ".join(map(str, values[:8])).encode()
         yield "as an array", " ".join(f"{value:3d}" for value in values[:8]).encode()
-        for start in range(3):  # wherever the row begins among base64's groups of three
-            whole = (len(values) - start) // 3 * 3
-            yield "base64", base64.b64encode(values[start : start + whole].tobytes())
+        for start in range(3):  # base64 encodes groups of three bytes
+            length = (len(values) - start) // 3 * 3
+            yield "base64", base64.b64encode(values[start : start + length].tobytes())
         if row % 4 == 0:
             for name, floats in (
                 ("of pixels", pixels[0, row].astype(np.float64)),
@@ -62,15 +62,15 @@ def encodings(pixels: NDArray[np.uint8]) -> Iterator[tuple[str, bytes]]:
                 ("normalised", normalised[0, row]),
             ):
                 for kind in (np.float16, np.float32, np.float64):
-                    # Half a row: what is computed in another order may differ in a last bit, but
-                    # not in all of them.
+                    # Half a row: another order of operations may change the last bit of some
+                    # values.
                     yield f"{kind.__name__} {name}", floats[:8].astype(kind).tobytes()
     for column in range(0, pixels.shape[2], 4):
         yield "a column", pixels[0, :, column].tobytes()
 
 
 def pieces(file: bytes) -> Iterator[tuple[str, bytes]]:
-    """Pieces of an image file's compressed bytes, which begin behind what all such files have."""
+    """Return pieces of an image file's compressed bytes, without the common header."""
     middle = file[len(file) // 2 :]
     for start in range(0, len(middle) - PIECE_BYTES, PIECE_BYTES):
         piece = middle[start : start + PIECE_BYTES]
@@ -78,12 +78,12 @@ def pieces(file: bytes) -> Iterator[tuple[str, bytes]]:
         yield "a piece in base64", base64.b64encode(piece)
 
 
-def found(needles: Iterator[tuple[str, bytes]], where: Sequence[bytes]) -> set[str]:
-    return {name for name, needle in needles if any(needle in one for one in where)}
+def leaked(needles: Iterator[tuple[str, bytes]], haystacks: Sequence[bytes]) -> set[str]:
+    return {name for name, needle in needles if any(needle in content for content in haystacks)}
 
 
 def make_images(folder: Path) -> list[Path]:
-    """Noise, so that no row of an image is like another; as PNG and as JPEG."""
+    """Write images of noise, without equal rows, as PNG and as JPEG."""
     random = np.random.default_rng(0)
     files = []
     for number in range(8):
@@ -101,15 +101,15 @@ def test_the_search_finds_an_image_in_any_form(tmp_path: Path, cut: int) -> None
     pixels = load_images(str(tmp_path)).pixels[0]
     padding = bytes(range(cut))
     for name, needle in encodings(pixels):
-        assert name in found(iter([(name, needle)]), [padding + needle + b"more"])
+        assert name in leaked(iter([(name, needle)]), [padding + needle + b"more"])
     everything = padding + pixels.tobytes()
-    assert {"uint8"} <= found(encodings(pixels), [b"", everything])
-    assert "base64" in found(encodings(pixels), [base64.b64encode(everything)])
-    assert "float32 normalised" in found(
+    assert {"uint8"} <= leaked(encodings(pixels), [b"", everything])
+    assert "base64" in leaked(encodings(pixels), [base64.b64encode(everything)])
+    assert "float32 normalised" in leaked(
         encodings(pixels), [padding + normalise(pixels[None], NORMALISATION).tobytes()]
     )
-    assert found(pieces(files[0].read_bytes()), [files[0].read_bytes()]) == {"a piece of the file"}
-    assert found(encodings(pixels), [np.random.default_rng(1).bytes(100_000)]) == set()
+    assert leaked(pieces(files[0].read_bytes()), [files[0].read_bytes()]) == {"a piece of the file"}
+    assert leaked(encodings(pixels), [np.random.default_rng(1).bytes(100_000)]) == set()
 
 
 async def test_no_byte_of_a_real_image_is_sent_or_logged(tmp_path: Path, plans_dir: Path) -> None:
@@ -121,18 +121,18 @@ async def test_no_byte_of_a_real_image_is_sent_or_logged(tmp_path: Path, plans_d
     assert b"update accepted" in log
     where = [*sent, log]
     for pixels in real:
-        assert found(encodings(pixels), where) == set()
+        assert leaked(encodings(pixels), where) == set()
     for file in files:
-        assert found(pieces(file.read_bytes()), where) == set()
-    # And the search has looked where images are: the synthetic ones are found.
+        assert leaked(pieces(file.read_bytes()), where) == set()
+    # The search finds the synthetic images, so it looks in the right places.
     synthetic = shared_images(tmp_path / "state")
-    assert len(synthetic) == 8  # of two refreshes
+    assert len(synthetic) == 8  # two refreshes
     for pixels in synthetic:
-        assert "uint8" in found(encodings(pixels), sent)
+        assert "uint8" in leaked(encodings(pixels), sent)
 
 
 async def whole_run(programs: Programs, plans_dir: Path) -> list[bytes]:
-    """All that a device sends in a run: each connection as it was, and without HTTP/2's frames."""
+    """Return the bytes that a device sends, as connections and without HTTP/2 frames."""
     store = programs.store().address("grpc")
     coordinator = programs.coordinator(store, plans_dir=plans_dir).address("grpc")
     async with (
@@ -160,14 +160,14 @@ async def whole_run(programs: Programs, plans_dir: Path) -> list[bytes]:
             pass
         run = await client.get_run("run")
         assert run.state is RunState.COMPLETED, run.state_reason
-        heard = [bytes(one) for one in (*to_coordinator.heard, *to_store.heard)]
-    return heard + [data for one in heard for data in streams(one)]
+        heard = [bytes(connection) for connection in (*to_coordinator.heard, *to_store.heard)]
+    return heard + [data for connection in heard for data in streams(connection)]
 
 
 def shared_images(state: Path) -> list[NDArray[np.uint8]]:
-    """The synthetic images in the device's cache, which it has made and sent."""
+    """Return the synthetic images in the device's cache."""
     images: list[NDArray[np.uint8]] = []
     for path in (state / "cache" / "blobs").glob("[0-9a-f]" * 64):
-        with suppress(InvalidInput):  # weights
+        with suppress(InvalidInput):  # it holds weights
             images += list(read_batch(path, path.name).images.pixels)
     return images

@@ -1,4 +1,4 @@
-"""Two coordinators on one PostgreSQL and one S3: one leads, the other takes over, nothing is lost.
+"""Two coordinators on one PostgreSQL and one S3: a takeover loses nothing.
 
 Device b knows the one that stands by at first, so that all it does is done there; device a knows
 both.
@@ -37,16 +37,16 @@ pytestmark = pytest.mark.integration
 
 SECONDS = 120.0
 LEASE_SECONDS = 2.0
-_SPARE_SECONDS = 30.0  # of a busy machine, for whoever takes over when the lease has run out
+_SPARE_SECONDS = 30.0  # spare time for a takeover on a busy machine
 LEADS = "this coordinator leads"
-LEADS_NO_MORE = "no longer leads"
-_DRAIN_SECONDS = 1.5  # till all coordinators have heard that they are drained
-# To synthesise and to train.
+LEADS_NO_LONGER = "no longer leads"
+_DRAIN_SECONDS = 1.5  # all coordinators read the drain in this time
+# Synthesis and training.
 EVERY_RESULT = [(number, device) for number in (1, 2, 3) for device in ("a", "a", "b", "b")]
 
 
 class Coordinator:
-    """One replica, which a test may kill, or stop for a while."""
+    """A replica that a test may kill or suspend."""
 
     def __init__(
         self, launcher: Launcher, folder: Path, environment: dict[str, str], **settings: str
@@ -64,13 +64,13 @@ class Coordinator:
         )
 
     async def address(self) -> str:
-        """Where it answers, once it does."""
+        """Wait until the replica serves; return its address."""
         await eventually(self._address_file.exists)
         address: str = json.loads(self._address_file.read_text())["grpc"]
         return address
 
     async def says(self, message: str) -> None:
-        """Wait until it has said so."""
+        """Wait until the log has this message."""
         await eventually(lambda: self._log.exists() and message in self._log.read_text())
 
     def kill(self) -> None:
@@ -82,15 +82,15 @@ class Coordinator:
 
 @dataclass
 class Pair:
-    """Both coordinators with the run created, waiting for devices a and b."""
+    """Both coordinators, with a run that waits for devices a and b."""
 
     leader: Coordinator
-    other: Coordinator
+    standby: Coordinator
     stage: Stage
-    addresses: str  # of both
+    addresses: str  # of both coordinators
 
     async def outcome(self, of_b: Interceptor) -> Outcome:
-        """What the run comes to; each result counts once, whoever led when it was handed in."""
+        """Return the outcome of the run, and require that each result counts once."""
         a = self.stage.device("a", coordinator=self.addresses)
         outcome = await self.stage.outcome(a, self.stage.device("b", of_b))
         assert sorted(await self.stage.operator.accepted()) == EVERY_RESULT
@@ -101,7 +101,7 @@ class Pair:
 async def pair(
     launcher: Launcher, folder: Path, database_url: str, s3: S3Server
 ) -> AsyncIterator[Pair]:
-    """The servers; the operator speaks with the coordinator that stands by."""
+    """Start the servers. The operator calls the standby coordinator."""
     with opened_database(database_url) as engine:
         Schema("coordinator").upgrade(engine)
     where = {"data_dir": str(folder / "store-data"), "listen": "127.0.0.1:0"}
@@ -116,23 +116,23 @@ async def pair(
         coordinators: list[Coordinator] = []
         try:
             for name in ("first", "second"):
-                made = Coordinator(launcher, folder / name, s3.environment, **settings)
-                coordinators.append(made)
-                await made.address()
+                coordinator = Coordinator(launcher, folder / name, s3.environment, **settings)
+                coordinators.append(coordinator)
+                await coordinator.address()
                 await coordinators[0].says(LEADS)
-            leader, other = coordinators
+            leader, standby = coordinators
             addresses = [await coordinator.address() for coordinator in coordinators]
             async with Operator.of(addresses[1]) as operator:
                 await operator.create(run_on())
                 on = Stage(folder, run_on().recipe.model, addresses[1], store.address, operator)
-                yield Pair(leader, other, on, ",".join(addresses))
+                yield Pair(leader, standby, on, ",".join(addresses))
         finally:
             for coordinator in coordinators:
                 coordinator.kill()
 
 
 def at_submission(number: int, act: Callable[[], Awaitable[None]]) -> Interceptor:
-    """Do something once, just before the device hands its so-and-so-manyth result in."""
+    """Run an action once, just before the device submits its n-th result."""
     submitted = 0
 
     async def intercept(call: Call) -> object:
@@ -157,7 +157,7 @@ def epoch(database_url: str) -> int:
         return session.get_one(LeadershipRow, "coordinator").epoch
 
 
-@pytest.mark.parametrize("submission", [3, 4])  # to synthesise, and to train, in round 2
+@pytest.mark.parametrize("submission", [3, 4])  # synthesis and training in round 2
 async def test_another_coordinator_takes_over_when_the_leader_is_killed(
     launcher: Launcher,
     tmp_path: Path,
@@ -178,7 +178,7 @@ async def test_another_coordinator_takes_over_when_the_leader_is_killed(
             await killed.wait()
             killed_at = time.monotonic()
             async with asyncio.timeout(LEASE_SECONDS + _SPARE_SECONDS):
-                await both.other.says(LEADS)
+                await both.standby.says(LEADS)
             seconds = time.monotonic() - killed_at
             return await running, seconds
 
@@ -199,15 +199,15 @@ async def test_a_suspended_leader_loses_the_lead(
         async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
 
             async def stop_past_the_lease() -> None:
-                """The next result is handed in when another one leads and both are awake."""
+                """Suspend the leader until the other replica leads, then wake it."""
                 both.leader.signal(signal.SIGSTOP)
-                await both.other.says(LEADS)
+                await both.standby.says(LEADS)
                 both.leader.signal(signal.SIGCONT)
-                await both.leader.says(LEADS_NO_MORE)
+                await both.leader.says(LEADS_NO_LONGER)
 
             outcome = await both.outcome(at_submission(4, stop_past_the_lease))
-            async with Operator.of(await both.leader.address()) as at_the_first:
-                return [outcome, await at_the_first.outcome()]
+            async with Operator.of(await both.leader.address()) as first_operator:
+                return [outcome, await first_operator.outcome()]
 
     assert await play() == [expected, expected]
     assert epoch(postgres_url) == 2
@@ -243,7 +243,7 @@ async def test_a_stopped_leader_hands_over_immediately(
 
             async def stop() -> None:
                 both.leader.signal(signal.SIGTERM)
-                await both.other.says(LEADS)
+                await both.standby.says(LEADS)
 
             return await both.outcome(at_submission(3, stop))
 
@@ -267,7 +267,7 @@ async def test_drain_and_deletion_apply_at_both_coordinators(
             await at_the_other.drain(on=True)
             await asyncio.sleep(_DRAIN_SECONDS)
             running = asyncio.create_task(both.outcome(pass_on))
-            # The one who leads opens nothing, and the one who stands by knows that it does not.
+            # The leader opens nothing, and the standby coordinator knows the drain.
             await at_the_other.until_in(Phase.DRAINED)
             assert await at_the_leader.funnels() == ()
             await at_the_leader.drain(on=False)
@@ -292,11 +292,11 @@ async def test_a_coordinator_with_separate_content_is_refused(
     try:
         async with asyncio.timeout(SECONDS):
             for name in ("first", "second"):
-                made = Coordinator(launcher, tmp_path / name, {}, database_url=postgres_url)
-                coordinators.append(made)
+                coordinator = Coordinator(launcher, tmp_path / name, {}, database_url=postgres_url)
+                coordinators.append(coordinator)
                 if name == "first":
-                    await made.says(LEADS)
-            await made.says("set HFMDS_BLOBS_URL to one place that all of them reach")
+                    await coordinator.says(LEADS)
+            await coordinator.says("set HFMDS_BLOBS_URL to one place that all of them reach")
     finally:
         for coordinator in coordinators:
             coordinator.kill()

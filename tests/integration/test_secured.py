@@ -1,4 +1,4 @@
-"""The three programs where every party has a certificate: a run, and who is kept out of it.
+"""A run of three programs with certificates, and refusals of other parties.
 
 One of the devices has its certificate from a file, the other gets it by a token and renews it.
 """
@@ -55,7 +55,7 @@ LOCAL = ("127.0.0.1",)
 
 
 class Fleet:
-    """Certificates of everybody, and the programs that use them."""
+    """The certificates of all parties, and the programs that use them."""
 
     def __init__(self, folder: Path, programs: Programs) -> None:
         self._folder = folder / "pki"
@@ -126,7 +126,7 @@ class Fleet:
         return devices
 
     def _token(self, owner: TlsFiles, device_id: str) -> str:
-        """One that lets the device in."""
+        """Create an enrolment token for the device."""
         token = new_token(TokenKind.ENROL)
 
         async def make() -> None:
@@ -148,7 +148,7 @@ class Fleet:
     def _start(self, module: str, identity: Identity, **settings: str) -> Program:
         files = self.files(identity)
         if identity.kind is Kind.SERVICE:
-            settings["listen"] = "0.0.0.0:0"  # where only TLS is served
+            settings["listen"] = "0.0.0.0:0"  # all addresses, with TLS only
             settings["data_dir"] = str(self._folder / identity.name)
         return self._programs.start(
             identity.name,
@@ -171,7 +171,7 @@ def test_a_run_completes_with_certificates_on_every_connection(tmp_path: Path) -
         async def conversation() -> tuple[Event, ...]:
             admin = AdminClient(fleet.peer(fleet.coordinator, owner))
             looker = AdminClient(fleet.peer(fleet.coordinator, viewer))
-            # A device with a good certificate that says it is another one.
+            # A device with a valid certificate claims another id.
             liar = CoordinatorClient(fleet.peer(fleet.coordinator, stranger), "camera")
             thief = StoreClient(fleet.peer(fleet.store, stranger))
             false_owner = fleet.made_by_the_device_issuer(Identity(Kind.OWNER, "x"))
@@ -196,8 +196,8 @@ def test_a_run_completes_with_certificates_on_every_connection(tmp_path: Path) -
 
         events = asyncio.run(conversation())
         assert json.loads(events[0].details)["by"] == "admin/owner olga"
-        said = [record["message"] for record in devices[ENROLS].records()]
-        assert "enrolled" in said
+        messages = [record["message"] for record in devices[ENROLS].records()]
+        assert "enrolled" in messages
 
 
 async def the_page_is_for_admins(
@@ -236,7 +236,7 @@ async def the_page_is_for_admins(
 
 
 def reached(program: Program) -> str:
-    """Where it is called; it listens on all addresses."""
+    """Return the local address of a program that listens on all addresses."""
     return program.address("grpc").replace("0.0.0.0", "127.0.0.1")
 
 

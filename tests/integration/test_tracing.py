@@ -1,4 +1,4 @@
-"""One round as one trace over three programs, taken by a collector of the test's own.
+"""One round is one trace over three programs, received by a collector of the test.
 
 The same run shows what devices push into the coordinator's metrics.
 """
@@ -44,7 +44,7 @@ SPEC = RunSpec(
     RoundPolicy(minimum_devices=2),
 )
 ATTRIBUTES = {"hfmds.run", "hfmds.round", "hfmds.task", "hfmds.kind", "error.type"}
-"""All that a span may say."""
+"""The attributes that spans may have."""
 
 RESOURCE = {
     "service.namespace",
@@ -58,11 +58,11 @@ RESOURCE = {
 
 
 class Collector(pb_grpc.TraceServiceServicer):  # type: ignore[misc]
-    """Takes spans as an OpenTelemetry collector does, and keeps them."""
+    """Receives and keeps spans like an OpenTelemetry collector."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.spans: list[tuple[str, Span]] = []  # with the program they are of
+        self.spans: list[tuple[str, Span]] = []  # with the name of their program
         self.resource: set[str] = set()
         self.received = b""
 
@@ -72,7 +72,10 @@ class Collector(pb_grpc.TraceServiceServicer):  # type: ignore[misc]
         with self._lock:
             self.received += request.SerializeToString()
             for group in request.resource_spans:
-                resource = {one.key: one.value.string_value for one in group.resource.attributes}
+                resource = {
+                    attribute.key: attribute.value.string_value
+                    for attribute in group.resource.attributes
+                }
                 self.resource |= set(resource)
                 for scope in group.scope_spans:
                     self.spans += [(resource["service.name"], span) for span in scope.spans]
@@ -104,8 +107,8 @@ class Trace:
         (self.root,) = self._children.pop(b"")
 
     def below(self, parent: Span, name: str) -> list[tuple[str, Span]]:
-        """The spans of this name under another one."""
-        return [one for one in self._children[parent.span_id] if one[1].name == name]
+        """Return the children of a span that have this name."""
+        return [child for child in self._children[parent.span_id] if child[1].name == name]
 
     def only(self, parent: Span, program: str, name: str) -> Span:
         ((of, span),) = self.below(parent, name)
@@ -122,7 +125,7 @@ class Trace:
 
 
 def run_traced(programs: Programs, folder: Path, endpoint: str) -> str:
-    """One round with two devices; what the coordinator's metrics are at its end."""
+    """Run one round with two devices; return the coordinator's metrics at its end."""
     images = load_images(f"digits:{SIDE}#train")
     traced = {"otlp_endpoint": endpoint}
     listening = {"listen": "127.0.0.1:0"}
@@ -203,13 +206,13 @@ def test_a_round_is_one_trace_and_devices_report_its_cost(tmp_path: Path) -> Non
             assert of == "coordinator"
             follow_the_task(trace, assigned, kind)
 
-    said: set[str] = {one.key for _, span in collector.spans for one in span.attributes}
-    assert said <= ATTRIBUTES
+    keys: set[str] = {attribute.key for _, span in collector.spans for attribute in span.attributes}
+    assert keys <= ATTRIBUTES
     assert collector.resource <= RESOURCE
     for secret in ("private", str(tmp_path), "127.0.0.1"):  # devices, folders, addresses
         assert secret.encode() not in collector.received
 
-    # Of two devices one does not tell.
+    # One of two devices reports no costs.
     for kind in ("train", "synthesise"):
         assert f'hfmds_coordinator_fleet_reports_total{{kind="{kind}"}} 1.0' in metrics
         stage = f'hfmds_coordinator_funnel_tasks_total{{kind="{kind}",stage='
@@ -219,7 +222,7 @@ def test_a_round_is_one_trace_and_devices_report_its_cost(tmp_path: Path) -> Non
 
 
 def follow_the_task(trace: Trace, assigned: Span, kind: str) -> None:
-    """From its assignment over the device to the servers, and back."""
+    """Check the spans of a task from its assignment to its result."""
     coordinator, store = "hfmds.v1.CoordinatorService", "hfmds.v1.SynthesisStoreService"
     task = trace.only(assigned, "edge_client", "task")
     assert [event.name for event in task.events] == ["accepted"]

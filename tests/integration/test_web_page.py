@@ -41,10 +41,12 @@ TILES = """[...document.querySelectorAll('.images canvas')].map(tile => {
 
 
 def spec() -> RunSpec:
-    made = run_on()
+    specification = run_on()
     limits = PoolPolicy(psnr_nearest_max_db=20.0, ssim_nearest_max=0.5)
     names = (HOSTILE, "two", "three")
-    return replace(made, recipe=replace(made.recipe, pool=limits, class_names=names))
+    return replace(
+        specification, recipe=replace(specification.recipe, pool=limits, class_names=names)
+    )
 
 
 async def test_the_page_follows_a_run(launcher: Launcher, tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ async def test_the_page_follows_a_run(launcher: Launcher, tmp_path: Path) -> Non
         assert page.complaints == []
         assert [url for url in page.requested if not url.startswith(address)] == []
 
-        await at_work.aclose()  # the coordinator goes away
+        await at_work.aclose()  # stops the coordinator
         await page.evaluate(LOOK_AGAIN)
         await page.until("document.querySelector('#pulse').dataset.state === 'away'")
         text = await page.evaluate("document.querySelector('#alerts').innerText")
@@ -145,14 +147,14 @@ async def assert_the_keyboard_reaches_the_curves(page: Page) -> None:
     await page.evaluate("document.querySelector('.plot svg').focus()")
     for _ in range(2):
         await page.press("ArrowRight")
-    told = await page.evaluate("document.querySelector('.tip').innerText")
-    assert told.startswith("round 2\nheld out ")
+    tooltip = await page.evaluate("document.querySelector('.tip').innerText")
+    assert tooltip.startswith("round 2\nheld out ")
     await page.press("Escape")
     assert await page.evaluate("document.querySelector('.tip').hidden")
 
 
 async def visit(coordinator: str, version: str) -> None:
-    """Be a device that calls its version this."""
+    """Check in as a device with this version."""
     client = CoordinatorClient(peer("coordinator", coordinator), "visitor")
     try:
         await client.check_in(DeviceProfile(1, version, "none"), 0)
@@ -175,14 +177,14 @@ async def test_logging_in_and_out(tmp_path: Path) -> None:
         )
         await fill_in(page, "good")
         await page.until("document.querySelector('#identity')?.innerText.includes('vera')")
-        assert await page.evaluate("document.cookie") == ""  # no script can read it
+        assert await page.evaluate("document.cookie") == ""  # scripts cannot read the cookie
         await page.evaluate(
             "void setTimeout(() => document.querySelector('#logout button').click())"
         )
         await page.until("location.pathname === '/login'")
         await fill_in(page, "good")
         await page.until("document.querySelector('#pulse')?.dataset.state === 'live'")
-        tokens.known.clear()  # the token is revoked: the page is left by itself
+        tokens.known.clear()  # revokes the token, so the page returns to the login form
         await page.evaluate(LOOK_AGAIN)
         await page.until("location.pathname === '/login'")
 

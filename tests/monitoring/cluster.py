@@ -1,4 +1,4 @@
-"""What a cluster tells Prometheus of itself, where there is none: an installation that is well.
+"""Cluster metrics of a healthy installation, for tests without a cluster.
 
 The names and labels are those of kubelet and of kube-state-metrics, which rules of ours ask for.
 """
@@ -22,15 +22,15 @@ def cluster() -> Iterator[str]:
     """Return the address that Prometheus scrapes."""
     registry = CollectorRegistry()
 
-    def tell(name: str, label: str, names: tuple[str, ...], value: float) -> None:
+    def add_gauge(name: str, label: str, names: tuple[str, ...], value: float) -> None:
         gauge = Gauge(name, "As Kubernetes has it.", ("namespace", label), registry=registry)
-        for one in names:
-            gauge.labels("hfmds", one).set(value)
+        for label_value in names:
+            gauge.labels("hfmds", label_value).set(value)
 
-    tell("kubelet_volume_stats_capacity_bytes", "persistentvolumeclaim", _CLAIMS, 100e9)
-    tell("kubelet_volume_stats_available_bytes", "persistentvolumeclaim", _CLAIMS, 60e9)
-    tell("kube_cronjob_created", "cronjob", _JOBS, time.time() - 3 * 86400)
-    tell("kube_cronjob_status_last_successful_time", "cronjob", _JOBS, time.time() - 3600)
-    tell("kube_cronjob_spec_suspend", "cronjob", _JOBS, 0)
+    add_gauge("kubelet_volume_stats_capacity_bytes", "persistentvolumeclaim", _CLAIMS, 100e9)
+    add_gauge("kubelet_volume_stats_available_bytes", "persistentvolumeclaim", _CLAIMS, 60e9)
+    add_gauge("kube_cronjob_created", "cronjob", _JOBS, time.time() - 3 * 86400)
+    add_gauge("kube_cronjob_status_last_successful_time", "cronjob", _JOBS, time.time() - 3600)
+    add_gauge("kube_cronjob_spec_suspend", "cronjob", _JOBS, 0)
     with MetricsServer("127.0.0.1:0", registry, lambda: None) as server:
         yield server.address

@@ -1,4 +1,4 @@
-"""A small fleet at work, for Prometheus to scrape: real programs, each with its certificate.
+"""A small fleet of real programs with certificates, for Prometheus to scrape.
 
 Two runs share three devices. One refreshes its pool in every round, has limits of leakage and asks
 devices to evaluate; it comes to its end. The other one is asynchronous and never does, so that a
@@ -36,7 +36,7 @@ _SECONDS = 240.0
 
 
 class Demo:
-    """The programs of a folder; `pods` has their metrics addresses by the name of their pods."""
+    """Programs in a folder. `pods` maps the names of pods to their metrics addresses."""
 
     def __init__(self, folder: Path, programs: Programs) -> None:
         self._folder = folder / "pki"
@@ -90,12 +90,12 @@ class Demo:
         recipe = self._recipe(rounds=100_000)
         return RunSpec(recipe, RoundPolicy(asynchronous=Asynchronous(buffer_size=2)))
 
-    def _recipe(self, **given: object) -> Recipe:
+    def _recipe(self, **settings: object) -> Recipe:
         return Recipe(
             model=ModelSpec(channels=1, height=_SIZE, width=_SIZE, classes=10),
             normalisation=normalisation_of(self._images),
             training=TrainingRecipe(alpha=0.5),
-            **given,  # type: ignore[arg-type]
+            **settings,  # type: ignore[arg-type]
         )
 
     def _split(self) -> list[Path]:
@@ -136,8 +136,10 @@ class Demo:
     def _files(self, identity: Identity) -> TlsFiles:
         day = timedelta(days=1)
         hosts = ("127.0.0.1",)
-        made = issue_pair(self._folder, self._authority, identity, self._now, day, hosts)
-        return TlsFiles(made, made.with_suffix(".key"), self._folder / "authority.crt")
+        certificate = issue_pair(self._folder, self._authority, identity, self._now, day, hosts)
+        return TlsFiles(
+            certificate, certificate.with_suffix(".key"), self._folder / "authority.crt"
+        )
 
 
 async def _ask_for_a_run_that_is_not_there(admin: AdminClient) -> None:

@@ -1,4 +1,4 @@
-"""The PromQL expressions of our dashboards and rules."""
+"""The PromQL expressions of the dashboards and rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DASHBOARDS = sorted((FOLDER / "dashboards").glob("*.json"))
 _COMPARISONS = frozenset({"==", "!=", ">", "<", ">=", "<="})
 _SETS = frozenset({"and", "or", "unless"})
 _OFFSET = re.compile(r" offset \w+")
-# Longer than all of the demo takes.
+# Longer than the demo.
 _VARIABLES = {
     "$__rate_interval": "5m",
     "$__range": "5m",
@@ -73,7 +73,7 @@ def _of_dashboard(file: Path) -> Iterator[Found]:
 
 
 def uncompared(text: str) -> list[str]:
-    """What an alert compares: the operands of its conditions, without the limits they are held to.
+    """Return the operands of the conditions of an alert, without its limits.
 
     Of `a / b > 0.9 and c == 1` these are `a / b` and `c`; of `absent(a)` it is `a`, and so it is
     of `a offset 1h`: an hour ago there was nothing.

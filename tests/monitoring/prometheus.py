@@ -26,14 +26,14 @@ _PATIENCE_SECONDS = 90.0
 
 def program(name: str) -> str:
     """Return the path of `prometheus` or `promtool`."""
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         pytest.fail(f"{name} is needed to test monitoring; install it: make packages", False)
-    return found
+    return path
 
 
 def scraping(pods: Mapping[str, Sequence[str]], cluster: str | None = None) -> dict[str, Any]:
-    """The configuration of k8s/ for a plain Prometheus, at pods that Kubernetes need not find.
+    """Return the configuration of k8s/ for a plain Prometheus, with fixed addresses of pods.
 
     `cluster` is the address of what tells of the cluster itself.
     """
@@ -58,14 +58,14 @@ def _telling_of_others(address: str) -> dict[str, Any]:
 
 
 def _as_kubernetes_tells(name: str, port: str) -> dict[str, str]:
-    told = {
+    labels = {
         "pod_annotation_prometheus_io_scrape": "true",
         "pod_container_port_name": port,
         "pod_label_app_kubernetes_io_name": name,
         "namespace": "hfmds",
         "pod_name": f"{name}-0",
     }
-    return {f"__meta_kubernetes_{key}": value for key, value in told.items()}
+    return {f"__meta_kubernetes_{key}": value for key, value in labels.items()}
 
 
 class Prometheus:
@@ -126,16 +126,16 @@ class Prometheus:
         """Wait until an expression has a series."""
         assert self.becomes(lambda: bool(self.query(expression))), f"{expression} gave nothing"
 
-    def becomes(self, so: Callable[[], bool]) -> bool:
-        """Whether it is so within a while.
+    def becomes(self, condition: Callable[[], bool]) -> bool:
+        """Return whether the condition becomes true in time.
 
         A scrape that takes longer than its interval, as on a busy machine, is none: until the next
         one all series of that program are gone.
         """
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not (found := so()) and time.monotonic() < deadline:
+        while not (outcome := condition()) and time.monotonic() < deadline:
             time.sleep(0.1)
-        return found
+        return outcome
 
     def _answers(self) -> bool:
         try:

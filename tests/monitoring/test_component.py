@@ -19,7 +19,9 @@ Resource = dict[str, Any]
 
 
 def of_kind(resources: tuple[Resource, ...], kind: str) -> dict[str, Resource]:
-    return {one["metadata"]["name"]: one for one in resources if one["kind"] == kind}
+    return {
+        resource["metadata"]["name"]: resource for resource in resources if resource["kind"] == kind
+    }
 
 
 def together(folder: Path, *components: str) -> tuple[Resource, ...]:
@@ -36,12 +38,12 @@ def monitored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Resource, ...]:
 
 
 def test_grafana_finds_every_dashboard(monitored: tuple[Resource, ...]) -> None:
-    found = {}
+    dashboards = {}
     for resource in of_kind(monitored, "ConfigMap").values():
         assert resource["metadata"]["labels"]["grafana_dashboard"] == "1"
-        assert len(json.dumps(resource)) < 200_000  # kubectl notes all of it in an annotation
-        found |= resource["data"]
-    assert found == {file.name: file.read_text() for file in DASHBOARDS}
+        assert len(json.dumps(resource)) < 200_000  # kubectl copies it to an annotation
+        dashboards |= resource["data"]
+    assert dashboards == {file.name: file.read_text() for file in DASHBOARDS}
 
 
 def test_every_program_is_scraped_where_its_metrics_are(monitored: tuple[Resource, ...]) -> None:
@@ -51,10 +53,14 @@ def test_every_program_is_scraped_where_its_metrics_are(monitored: tuple[Resourc
     for name, program in programs.items():
         template, spec = program["spec"]["template"], monitors[name]["spec"]
         assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
-        # The rules know programs by the names of their jobs.
+        # The rules identify programs by their jobs.
         assert template["metadata"]["labels"][spec["jobLabel"]] == name
         (endpoint,) = spec["podMetricsEndpoints"]
-        ports = [port["name"] for one in template["spec"]["containers"] for port in one["ports"]]
+        ports = [
+            port["name"]
+            for resource in template["spec"]["containers"]
+            for port in resource["ports"]
+        ]
         assert endpoint["port"] in ports
 
 
@@ -66,14 +72,18 @@ def test_network_policies_admit_prometheus_to_scraped_pods() -> None:
     for name, monitor in monitors.items():
         policy = policies[name]["spec"]
         assert policy["podSelector"] == monitor["spec"]["selector"]
-        (entrance,) = (one for one in policy["ingress"] if {"port": "metrics"} in one["ports"])
+        (entrance,) = (
+            resource for resource in policy["ingress"] if {"port": "metrics"} in resource["ports"]
+        )
         labels = {"hfmds.io/may-scrape": "true"}
         assert {"namespaceSelector": {"matchLabels": labels}} in entrance["from"]
 
 
 def named_in_rules(label: str) -> list[re.Pattern[str]]:
     """Return the label values of cluster metrics that alerts use."""
-    return [re.compile(one) for one in re.findall(rf'{label}=~"([^"]+)"', RULES.read_text())]
+    return [
+        re.compile(resource) for resource in re.findall(rf'{label}=~"([^"]+)"', RULES.read_text())
+    ]
 
 
 def test_alerts_name_existing_volumes_and_jobs(tmp_path: Path) -> None:
@@ -82,9 +92,9 @@ def test_alerts_name_existing_volumes_and_jobs(tmp_path: Path) -> None:
     jobs = of_kind(resources, "CronJob").keys()
     claims = {
         f"{template['metadata']['name']}-{name}-0"
-        for name, one in of_kind(resources, "StatefulSet").items()
-        for template in one["spec"].get("volumeClaimTemplates", ())
-        if name != "edge-simulator"  # a device's, which tells of itself
+        for name, resource in of_kind(resources, "StatefulSet").items()
+        for template in resource["spec"].get("volumeClaimTemplates", ())
+        if name != "edge-simulator"  # a device has its own metrics
     }
     assert len(jobs) == 3
     for pattern in named_in_rules("cronjob"):
@@ -93,14 +103,14 @@ def test_alerts_name_existing_volumes_and_jobs(tmp_path: Path) -> None:
     assert claims == {"data-postgres-0", "data-seaweedfs-0"}
     assert backups == jobs
     for pattern in named_in_rules("persistentvolumeclaim"):
-        assert all(pattern.fullmatch(one) for one in claims)
-        assert not any(pattern.fullmatch(one) for one in backups)  # which may be full
+        assert all(pattern.fullmatch(resource) for resource in claims)
+        assert not any(pattern.fullmatch(resource) for resource in backups)  # backups may be full
 
 
 def test_a_plain_prometheus_gets_the_same_rules(tmp_path: Path) -> None:
     parts = ("components/monitoring/dashboards", "components/monitoring/rules")
     resources = together(tmp_path, *parts)
-    assert not [one for one in resources if "coreos" in one["apiVersion"]]
+    assert not [resource for resource in resources if "coreos" in resource["apiVersion"]]
     maps = of_kind(resources, "ConfigMap")
     assert maps["hfmds-rules"]["data"] == {"hfmds.yaml": RULES.read_text()}
     assert len(maps) == 1 + len(DASHBOARDS)

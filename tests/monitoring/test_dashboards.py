@@ -36,15 +36,15 @@ def test_dashboard_files_match_their_sources() -> None:
 
 
 def test_panels_do_not_overlap(dashboard: dict[str, Any]) -> None:
-    taken = set()
+    occupied = set()
     for panel in dashboard["panels"]:
         place = panel["gridPos"]
         cells = {
             (place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])
         }
-        assert not taken & cells, panel["title"]
+        assert not occupied & cells, panel["title"]
         assert place["x"] + place["w"] <= 24
-        taken |= cells
+        occupied |= cells
     numbers = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(numbers)) == len(numbers)
 
@@ -72,8 +72,10 @@ def test_pages_linked_from_dashboards_exist(dashboard: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "found", [*in_dashboards(), *in_rules("alert"), *in_rules("record")], ids=lambda one: one.where
+    "expression",
+    [*in_dashboards(), *in_rules("alert"), *in_rules("record")],
+    ids=lambda expression: expression.where,
 )
-def test_expressions_are_promql(found: Found) -> None:
-    promql_parser.parse(found.filled_in)
-    assert "$" not in found.filled_in
+def test_expressions_are_promql(expression: Found) -> None:
+    promql_parser.parse(expression.filled_in)
+    assert "$" not in expression.filled_in

@@ -1,4 +1,4 @@
-"""Dashboards and rules at a real Prometheus that scrapes a real run: all they ask for is there.
+"""A real Prometheus that scrapes a real run has all data of the dashboards and rules.
 
 Of a dashboard, every expression gives at least one number, with its variables filled in; of a
 recording rule likewise. Of an alert, all that it compares does. In a run that is well no comparison
@@ -19,7 +19,7 @@ from tests.monitoring.expressions import in_dashboards, in_rules, uncompared
 from tests.monitoring.prometheus import Prometheus
 from tests.support.programs import Programs
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # of a run and its scrapes
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # a run and its scrapes take long
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     with Programs(folder) as programs, cluster() as of_cluster:
         demo = Demo(folder, programs)
         with Prometheus(folder, demo.pods, of_cluster) as server:
-            server.wait_until("count(up == 1) == 6")  # or it would miss the begin
+            server.wait_until("count(up == 1) == 6")  # later scrapes would miss the start
             demo.run()
-            # Asynchronous rounds that began after the others, and a few scrapes of them.
+            # A few scrapes of asynchronous rounds that began later.
             staleness = "hfmds_coordinator_update_staleness_rounds_count"
             server.wait_until(f"increase({staleness}[1m]) > 3")
             server.wait_until(f'hfmds_coordinator_round_number{{run="{ENDLESS}"}} > 5')
@@ -39,25 +39,35 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 
 def test_every_expression_of_the_dashboards_gives_data(prometheus: Prometheus) -> None:
-    found = in_dashboards()
-    assert len(found) > 80
+    expressions = in_dashboards()
+    assert len(expressions) > 80
     empty = [
-        f"{one.where}\n    {one.text}" for one in found if not _data(prometheus, one.filled_in)
+        f"{expression.where}\n    {expression.text}"
+        for expression in expressions
+        if not _data(prometheus, expression.filled_in)
     ]
     assert not empty, "\n".join(empty)
 
 
 def test_every_recording_gives_data(prometheus: Prometheus) -> None:
-    empty = [one.where for one in in_rules("record") if not _data(prometheus, one.text)]
-    empty += [one.where for one in in_rules("record") if not _data(prometheus, one.where)]
+    empty = [
+        expression.where
+        for expression in in_rules("record")
+        if not _data(prometheus, expression.text)
+    ]
+    empty += [
+        expression.where
+        for expression in in_rules("record")
+        if not _data(prometheus, expression.where)
+    ]
     assert not empty
 
 
 def test_every_series_of_the_alerts_exists(prometheus: Prometheus) -> None:
     empty = [
-        f"{one.where}\n    {part}"
-        for one in in_rules("alert")
-        for part in uncompared(one.text)
+        f"{expression.where}\n    {part}"
+        for expression in in_rules("alert")
+        for part in uncompared(expression.text)
         if not _data(prometheus, part)
     ]
     assert not empty, "\n".join(empty)
@@ -74,11 +84,11 @@ def test_a_healthy_run_fires_only_the_certificate_alerts(
 ) -> None:
     expiring = ("HfmdsCertificateExpiring", "HfmdsCertificateExpiresTomorrow")
     servers = ("coordinator", "synthesis-store")
-    told = {(name, job): "ends in 23h" for name in expiring for job in servers}
-    prometheus.becomes(lambda: _firing(prometheus).keys() == told.keys())
-    found = _firing(prometheus)
-    assert found.keys() == told.keys()
-    assert all(told[one] in found[one] for one in told)
+    expected = {(name, job): "ends in 23h" for name in expiring for job in servers}
+    prometheus.becomes(lambda: _firing(prometheus).keys() == expected.keys())
+    firing = _firing(prometheus)
+    assert firing.keys() == expected.keys()
+    assert all(expected[alert] in firing[alert] for alert in expected)
 
 
 def test_variables_of_dashboards_list_existing_values(prometheus: Prometheus) -> None:
@@ -96,19 +106,19 @@ def test_variables_of_dashboards_list_existing_values(prometheus: Prometheus) ->
 def _firing(prometheus: Prometheus) -> dict[tuple[str, str], str]:
     """Return the summaries of firing alerts, by name and program."""
     return {
-        (rule["name"], one["labels"].get("job", "")): one["annotations"]["summary"]
+        (rule["name"], alert["labels"].get("job", "")): alert["annotations"]["summary"]
         for rule in prometheus.rules()
         if rule["type"] == "alerting"
-        for one in rule["alerts"]
-        if one["state"] == "firing"
+        for alert in rule["alerts"]
+        if alert["state"] == "firing"
     }
 
 
 def _data(prometheus: Prometheus, expression: str) -> bool:
     """Return whether an expression has a number that Grafana can draw."""
 
-    def is_there() -> bool:
-        found = prometheus.query(expression)
-        return any(not math.isnan(float(one["value"][1])) for one in found)
+    def has_number() -> bool:
+        series = prometheus.query(expression)
+        return any(not math.isnan(float(sample["value"][1])) for sample in series)
 
-    return prometheus.becomes(is_there)
+    return prometheus.becomes(has_number)

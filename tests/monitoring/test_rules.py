@@ -50,8 +50,8 @@ def test_prometheus_accepts_the_scrape_configuration(tmp_path: Path) -> None:
 def labels_when_it_fires(alert: str) -> set[str]:
     """Return the labels of an alert in its scenarios; none without a scenario."""
     stories = [story for path in STORIES for story in yaml.safe_load(path.read_text())["tests"]]
-    told = [check for story in stories for check in story["promql_expr_test"]]
-    fired = [sample["labels"] for check in told for sample in check["exp_samples"]]
+    checks = [check for story in stories for check in story["promql_expr_test"]]
+    fired = [sample["labels"] for check in checks for sample in check["exp_samples"]]
     return {
         name
         for labels in fired
@@ -63,9 +63,9 @@ def labels_when_it_fires(alert: str) -> set[str]:
 @pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
 def test_every_alert_names_its_runbook(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in ("critical", "warning")
-    told = alert["annotations"]
-    assert told.keys() == {"summary", "description", "runbook_url"}
-    page = told["runbook_url"].removeprefix(f"{DOCS}/")
+    annotations = alert["annotations"]
+    assert annotations.keys() == {"summary", "description", "runbook_url"}
+    page = annotations["runbook_url"].removeprefix(f"{DOCS}/")
     assert page.startswith("runbooks.md#")
     assert has_anchor(page), page
     assert f"`{alert['alert']}`" in (PAGES / "runbooks.md").read_text()

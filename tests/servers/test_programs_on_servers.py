@@ -135,13 +135,13 @@ def test_a_program_without_its_storage_is_not_ready(
     def shown() -> float:
         """Return the readiness metric, which works without storage."""
         with urllib.request.urlopen(f"{pages}/metrics") as answer:
-            (found,) = re.findall(r"^hfmds_\w+_ready (\S+)$", answer.read().decode(), re.MULTILINE)
-        return float(found)
+            (value,) = re.findall(r"^hfmds_\w+_ready (\S+)$", answer.read().decode(), re.MULTILINE)
+        return float(value)
 
     def until_ready_is(status: int, what: str) -> None:
         while True:
-            found = ready()
-            if found[0] == status and what in found[1] and shown() == (status == 200):
+            metrics = ready()
+            if metrics[0] == status and what in metrics[1] and shown() == (status == 200):
                 break
             time.sleep(0.05)
 

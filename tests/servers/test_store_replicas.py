@@ -138,16 +138,16 @@ async def test_two_replicas_of_the_store_serve_the_same_content(
         assert len(shares[0]) == 2
 
         # The test kills the sending store; the device resumes at the other store.
-        here, staging = content_in(tmp_path / "here")
+        content, staging = content_in(tmp_path / "here")
         staging.intercept = first.kill
         digests = list(batches.values())
         with pytest.raises(Unavailable):
-            await one.download_shards(snapshot.snapshot_id, digests, here)
-        assert here.blobs.contains(digests[0]) or staging.offset("fetch", digests[0])
-        assert not here.blobs.contains(digests[-1])
-        await two.download_shards(snapshot.snapshot_id, digests, here)
+            await one.download_shards(snapshot.snapshot_id, digests, content)
+        assert content.blobs.contains(digests[0]) or staging.offset("fetch", digests[0])
+        assert not content.blobs.contains(digests[-1])
+        await two.download_shards(snapshot.snapshot_id, digests, content)
         for digest in digests:
-            verify_blob(here.blobs, digest)
+            verify_blob(content.blobs, digest)
 
         # The other takes the next refresh alone.
         await two.open_pool("pool-2", replace(LARGE, round_number=5))
@@ -199,6 +199,6 @@ async def test_a_device_that_knows_both_does_not_notice_the_loss_of_one(
         snapshot, _ = await client.seal_pool("pool-1", named(a=batch))
         replicas[0].start_again()
         async with client_of(replicas[0]) as first:
-            here, _ = content_in(tmp_path / "here")
-            assert await first.download_shards(snapshot.snapshot_id, [batch], here) == len(data)
-            verify_blob(here.blobs, digest_of(data))
+            content, _ = content_in(tmp_path / "here")
+            assert await first.download_shards(snapshot.snapshot_id, [batch], content) == len(data)
+            verify_blob(content.blobs, digest_of(data))

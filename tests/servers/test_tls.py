@@ -121,8 +121,8 @@ def test_content_is_reached_by_tls(
 ) -> None:
     url = told(s3, tls.authority, monkeypatch)
     digest = open_location(url, tmp_path / "one", 1 << 30).place().put_bytes(b"content")
-    other = open_location(url, tmp_path / "other", 1 << 30).place()
-    assert other.local_path(digest).read_bytes() == b"content"
+    copy = open_location(url, tmp_path / "other", 1 << 30).place()
+    assert copy.local_path(digest).read_bytes() == b"content"
 
 
 def test_a_store_with_another_authority_gets_no_content(
@@ -146,7 +146,13 @@ def test_the_manifests_set_the_tested_variables() -> None:
     component = yaml.safe_load(
         (MANIFESTS / "components/tls-storage/kustomization.yaml").read_text()
     )
-    (patch,) = (one["patch"] for one in component["patches"] if one["target"]["name"] == "hfmds-s3")
-    told = {one["path"]: one.get("value") for one in yaml.safe_load(patch)}
-    assert told["/data/AWS_ENDPOINT_URL"].startswith("https://")
-    assert "/data/SSL_CERT_FILE" in told
+    (patch,) = (
+        patch_entry["patch"]
+        for patch_entry in component["patches"]
+        if patch_entry["target"]["name"] == "hfmds-s3"
+    )
+    values = {
+        patch_entry["path"]: patch_entry.get("value") for patch_entry in yaml.safe_load(patch)
+    }
+    assert values["/data/AWS_ENDPOINT_URL"].startswith("https://")
+    assert "/data/SSL_CERT_FILE" in values

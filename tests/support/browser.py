@@ -1,7 +1,6 @@
-"""A real browser for tests: headless Chromium, led by the DevTools protocol.
+"""A real browser for tests: headless Chromium, controlled by the DevTools protocol.
 
-It notes what a page asks for and what its console complains about, so that a test can say that
-neither went beyond what it should.
+It records the requests and the console errors of a page, so that a test can check them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _FLAGS = (
 
 
 class Refused(AssertionError):
-    """The browser does not do what it is told, as while it goes from one page to another."""
+    """The browser refused a command, for example while it loads a page."""
 
 
 class Page:
@@ -55,12 +54,12 @@ class Page:
         await asyncio.gather(self._reading, return_exceptions=True)
 
     async def prepare(self) -> None:
-        """Have everything noted from now on."""
+        """Start to record requests and complaints."""
         for domain in ("Page", "Network", "Runtime", "Log"):
             await self.call(f"{domain}.enable")
 
     async def call(self, method: str, **parameters: Any) -> Any:
-        """A command of the protocol."""
+        """Send a command of the protocol, and return its result."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": parameters})
@@ -68,7 +67,7 @@ class Page:
             return await answer
 
     async def look_as(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Have a screen of this size, and a reader who likes it so."""
+        """Simulate a screen of this size, and a light or dark colour scheme."""
         phone = width < 600
         await self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -85,7 +84,7 @@ class Page:
         assert "errorText" not in answer, answer
 
     async def evaluate(self, script: str) -> Any:
-        """The value of an expression in the page."""
+        """Return the value of an expression in the page."""
         answer = await self.call(
             "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
         )
@@ -93,7 +92,7 @@ class Page:
         return answer["result"].get("value")
 
     async def until(self, script: str) -> Any:
-        """The value of an expression, once it is true."""
+        """Wait until an expression is true, and return its value."""
         value = None
         with suppress(TimeoutError):
             async with asyncio.timeout(SECONDS):
@@ -109,40 +108,46 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
 
-    async def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        answer = await self.call("Page.captureScreenshot", captureBeyondViewport=whole)
+    async def screenshot(self, path: Path, *, full_page: bool = True) -> None:
+        answer = await self.call("Page.captureScreenshot", captureBeyondViewport=full_page)
         await asyncio.to_thread(path.write_bytes, base64.b64decode(answer["data"]))
 
     async def _read(self) -> None:
         async for message in self._socket:
-            told = message.json()
-            if "id" in told:
-                answer = self._answers.pop(told["id"])
-                if answer.done():  # nobody waits for it any more
+            message_json = message.json()
+            if "id" in message_json:
+                answer = self._answers.pop(message_json["id"])
+                if answer.done():  # the caller has given up
                     continue
-                if "error" in told:
-                    answer.set_exception(Refused(told["error"]))
+                if "error" in message_json:
+                    answer.set_exception(Refused(message_json["error"]))
                 else:
-                    answer.set_result(told["result"])
+                    answer.set_result(message_json["result"])
             else:
-                self._note(told["method"], told["params"])
+                self._note(message_json["method"], message_json["params"])
 
-    def _note(self, event: str, told: dict[str, Any]) -> None:
+    def _note(self, event: str, message_json: dict[str, Any]) -> None:
         match event:
             case "Network.requestWillBeSent":
-                self.requested.append(told["request"]["url"])
+                self.requested.append(message_json["request"]["url"])
             case "Runtime.exceptionThrown":
-                self.complaints.append(str(told["exceptionDetails"]))
-            case "Runtime.consoleAPICalled" if told["type"] in ("error", "warning", "assert"):
-                self.complaints.append(str([one.get("value") for one in told["args"]]))
-            case "Log.entryAdded" if told["entry"]["level"] in ("error", "warning"):
-                entry = told["entry"]
+                self.complaints.append(str(message_json["exceptionDetails"]))
+            case "Runtime.consoleAPICalled" if message_json["type"] in (
+                "error",
+                "warning",
+                "assert",
+            ):
+                self.complaints.append(
+                    str([argument.get("value") for argument in message_json["args"]])
+                )
+            case "Log.entryAdded" if message_json["entry"]["level"] in ("error", "warning"):
+                entry = message_json["entry"]
                 self.complaints.append(f"{entry['text']} {entry.get('url', '')}")
 
 
 @asynccontextmanager
 async def browser(folder: Path, *flags: str) -> AsyncIterator[Page]:
-    """A browser that is new to everything, with one tab; it ends with the block."""
+    """Run a fresh browser with one tab until the block ends."""
     program = shutil.which("chromium")
     assert program, "these tests need Debian's chromium; `make packages` installs it"
     profile = folder / "profile"
@@ -161,7 +166,7 @@ async def browser(folder: Path, *flags: str) -> AsyncIterator[Page]:
                 await asyncio.sleep(_LOOK_SECONDS)
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
             async with session.get("/json/list") as answer:
-                tab = next(one for one in await answer.json() if one["type"] == "page")
+                tab = next(target for target in await answer.json() if target["type"] == "page")
             connecting = session.ws_connect(tab["webSocketDebuggerUrl"], max_msg_size=0)
             async with connecting as socket:
                 page = Page(socket)

@@ -37,22 +37,22 @@ class Demo:
         """Wait for a file or folder of this name in the folder of the test."""
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline and self.process.poll() is None:
-            for found in self.report.parent.glob(pattern):
-                return found
+            for path in self.report.parent.glob(pattern):
+                return path
             time.sleep(0.02)
         raise AssertionError(f"no {pattern}; exit code {self.process.poll()}")
 
     def children(self) -> list[str]:
         """Return the command lines of running processes that use the folder of the test."""
         mark = f"TMPDIR={self.temporary}".encode()
-        found = []
+        commands = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 if mark in (process / "environ").read_bytes():
-                    found.append((process / "cmdline").read_text())
+                    commands.append((process / "cmdline").read_text())
             except OSError:  # it has ended, or belongs to another user
                 continue
-        return found
+        return commands
 
 
 @pytest.fixture

@@ -23,26 +23,26 @@ def test_a_run_without_rounds_has_no_numbers() -> None:
 def test_a_win_is_stated_in_points() -> None:
     ours = summarise(a_followed_run("HFMDS", [0.8]))
     others = [summarise(a_followed_run("FedAvg", [0.5])), summarise(a_followed_run("slow", [0.6]))]
-    found = verdict(ours, others)
-    assert found.ahead
-    assert found.words.startswith(
+    text = verdict(ours, others)
+    assert text.ahead
+    assert text.words.startswith(
         "HFMDS is 30.0 points ahead of FedAvg and 20.0 points ahead of slow"
     )
 
 
 @pytest.mark.parametrize(
-    ("other", "words"), [(0.9, "10.0 points behind FedAvg"), (0.8, "level with FedAvg")]
+    ("accuracy", "words"), [(0.9, "10.0 points behind FedAvg"), (0.8, "level with FedAvg")]
 )
-def test_a_result_without_a_win_is_stated(other: float, words: str) -> None:
+def test_a_result_without_a_win_is_stated(accuracy: float, words: str) -> None:
     ours = summarise(a_followed_run("HFMDS", [0.8]))
-    found = verdict(ours, [summarise(a_followed_run("FedAvg", [other]))])
-    assert not found.ahead
-    assert found.words.startswith("Not a win: ")
-    assert words in found.words
+    text = verdict(ours, [summarise(a_followed_run("FedAvg", [accuracy]))])
+    assert not text.ahead
+    assert text.words.startswith("Not a win: ")
+    assert words in text.words
 
 
 def test_without_evaluation_no_result_is_claimed() -> None:
     ours = summarise(a_followed_run("HFMDS", [0.8]))
-    found = verdict(ours, [summarise(a_followed_run("FedAvg", []))])
-    assert not found.ahead
-    assert found.words == "No comparison: FedAvg was not evaluated."
+    text = verdict(ours, [summarise(a_followed_run("FedAvg", []))])
+    assert not text.ahead
+    assert text.words == "No comparison: FedAvg was not evaluated."

@@ -48,8 +48,8 @@ def test_wrong_configurations_are_refused_before_anything_runs(
 def test_an_out_folder_that_cannot_be_made_is_named(capsys: Output, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     config = str(write_experiment(tmp_path))
-    said = complaint(capsys, "run", config, "--out", str(tmp_path / "file"))
-    assert "choose another --out" in said
+    output = complaint(capsys, "run", config, "--out", str(tmp_path / "file"))
+    assert "choose another --out" in output
 
 
 def test_a_report_needs_results(capsys: Output, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from tests.experiments.tiny import a_trial
 def a_progress(console: Console) -> ExperimentProgress:
     work = TrialWork(a_trial(), train_images=120, test_images=60)
     names = {"a": "FedAvg, seed 0", "b": "MOON, seed 0", "c": "FedGen [x], seed 0"}
-    left = TimeLeft(dict.fromkeys(names, work), workers=2)
-    return ExperimentProgress(console, names, dict.fromkeys(names, 4), left)
+    time_left = TimeLeft(dict.fromkeys(names, work), workers=2)
+    return ExperimentProgress(console, names, dict.fromkeys(names, 4), time_left)
 
 
 def test_without_a_terminal_there_is_a_line_for_each_trial() -> None:

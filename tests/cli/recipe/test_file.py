@@ -137,8 +137,8 @@ def test_every_field_can_be_set_in_a_file(tmp_path: Path) -> None:
     )
     assert recipe.sampling == Sampling("power_of_choice", 9)
     labels = ("model=b", "site=north")
-    wanted = Eligibility(labels, 1_000_000, 3, require_charging=True)
-    assert spec.policy == RoundPolicy(5, 30.0, 10.5, 2.0, 20.0, wanted)
+    eligibility = Eligibility(labels, 1_000_000, 3, require_charging=True)
+    assert spec.policy == RoundPolicy(5, 30.0, 10.5, 2.0, 20.0, eligibility)
     assert isinstance(recipe.training.learning_rate, float)
 
 
@@ -176,8 +176,8 @@ def test_asynchronous_rounds_have_their_own_table(tmp_path: Path) -> None:
 
 
 def test_evaluation_early_stop_and_retention_can_be_set(tmp_path: Path) -> None:
-    said = "[evaluation]\ndevices = 5\n[early_stop]\npatience_rounds = 3\nmin_improvement = 0.25"
-    policy = spec_from(recipe_file(tmp_path, said), {}, ["retention.keep_last=2"]).policy
+    text = "[evaluation]\ndevices = 5\n[early_stop]\npatience_rounds = 3\nmin_improvement = 0.25"
+    policy = spec_from(recipe_file(tmp_path, text), {}, ["retention.keep_last=2"]).policy
     assert policy.evaluation == EvaluationByDevices(devices=5)
     assert policy.early_stop == EarlyStop(3, 0.25)
     assert policy.retention == Retention(keep_last=2)
@@ -243,7 +243,7 @@ def test_settings_win_over_the_file_and_keep_their_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "settings", "complaint"),
+    ("recipe_settings", "settings", "complaint"),
     [
         ({}, ["fedprox.mu"], r"--set fedprox\.mu: write it as KEY=VALUE"),
         ({}, ["fedprox.mue=1"], r"--set: unknown key fedprox\.mue; did you mean fedprox\.mu\?"),
@@ -278,10 +278,10 @@ def test_settings_win_over_the_file_and_keep_their_type(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_settings_are_named(
-    given: dict[str, object], settings: list[str], complaint: str
+    recipe_settings: dict[str, object], settings: list[str], complaint: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=complaint):
-        spec_from(None, given, settings)
+        spec_from(None, recipe_settings, settings)
 
 
 def test_the_first_refresh_follows_the_interval() -> None:
@@ -339,8 +339,8 @@ def test_wrong_options_are_named() -> None:
 
 
 def test_aggregation_can_be_set() -> None:
-    said = ["aggregation.rule=trimmed_mean", "aggregation.trimmed_fraction=0.25"]
-    spec = spec_from(None, {"minimum_devices": 4}, said)
+    settings = ["aggregation.rule=trimmed_mean", "aggregation.trimmed_fraction=0.25"]
+    spec = spec_from(None, {"minimum_devices": 4}, settings)
     assert spec.recipe.aggregation == AggregationRecipe(rule="trimmed_mean", trimmed_fraction=0.25)
     assert spec_from(None, {}).recipe.aggregation == AggregationRecipe()
 
@@ -361,11 +361,15 @@ def test_a_wrong_aggregation_setting_is_named(setting: str, complaint: str) -> N
 
 
 def test_pool_policies_can_be_set(tmp_path: Path) -> None:
-    said = ["pool.psnr_nearest_max_db=20", "pool.leakage_action=drop", "pool.refresh=accumulate"]
+    settings = [
+        "pool.psnr_nearest_max_db=20",
+        "pool.leakage_action=drop",
+        "pool.refresh=accumulate",
+    ]
     expected = PoolPolicy(
         psnr_nearest_max_db=20, leakage_action="drop", refresh="accumulate", near_threshold=0.45
     )
-    assert spec_from(None, {}, said).recipe.pool == expected
+    assert spec_from(None, {}, settings).recipe.pool == expected
     table = "[pool]\npsnr_nearest_max_db = 20\nleakage_action = 'drop'\nrefresh = 'accumulate'"
     assert spec_from(recipe_file(tmp_path, table), {}).recipe.pool == expected
     assert spec_from(None, {}).recipe.pool == PoolPolicy(near_threshold=0.45)

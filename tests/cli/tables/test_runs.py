@@ -78,8 +78,10 @@ def test_a_run_shows_its_pool_policy() -> None:
 def test_a_run_shows_its_round_policy() -> None:
     spec = a_spec()
     recipe = replace(spec.recipe, cohort_size=10, sampling=Sampling("power_of_choice", 20))
-    wanted = Eligibility(("site=a",), 2_000_000, 7, require_charging=True, require_unmetered=True)
-    policy = RoundPolicy(2, task_deadline_seconds=90, eligibility=wanted)
+    eligibility = Eligibility(
+        ("site=a",), 2_000_000, 7, require_charging=True, require_unmetered=True
+    )
+    policy = RoundPolicy(2, task_deadline_seconds=90, eligibility=eligibility)
     text = shown(run_table(a_run(spec=RunSpec(recipe, policy)), MOMENT))
     assert has_row(text, "rounds", "10 devices (13 are asked), at least 2", "a task 1 min 30 s")
     assert has_row(text, "drawn", "power of choice of 20 candidates")

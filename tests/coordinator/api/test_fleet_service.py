@@ -45,7 +45,7 @@ class NoStore:
         return version
 
 
-async def nobody_waits(device_id: str) -> None:
+async def ignore_device(device_id: str) -> None:
     """A listener for tests without rounds."""
 
 
@@ -80,8 +80,8 @@ async def test_a_device_in_quarantine_gets_a_time_and_a_reason_and_no_work(tmp_p
     async with talk(tmp_path, gate) as (peer, bench, _office):
         phone, camera = CoordinatorClient(peer, "phone"), CoordinatorClient(peer, "camera")
         try:
-            told = await phone.check_in(PROFILE, 60.0)
-            assert told == RetryLater(30.0, "device phone is in quarantine: noisy")
+            answer = await phone.check_in(PROFILE, 60.0)
+            assert answer == RetryLater(30.0, "device phone is in quarantine: noisy")
             with pytest.raises(TooLate, match="noisy") as over:
                 await phone.renew_lease("task")
             assert over.value.reason == "quarantined"
@@ -125,7 +125,7 @@ async def test_renewal_needs_a_certificate(tmp_path: Path) -> None:
 async def token_port(folder: Path, office: Office) -> AsyncIterator[Callable[[Token], FleetClient]]:
     """Serve the fleet's records to callers with tokens; yield a factory of clients."""
     books = office.fleet, office.members, office.tokens
-    revocations = RevocationSync(*books, Gate(), NoStore(), nobody_waits)
+    revocations = RevocationSync(*books, Gate(), NoStore(), ignore_device)
     server = GrpcServer(
         "127.0.0.1:0",
         RpcMetrics("books", CollectorRegistry()),
@@ -153,9 +153,9 @@ async def token_port(folder: Path, office: Office) -> AsyncIterator[Callable[[To
 
 @pytest.fixture
 def office(tmp_path: Path) -> Office:
-    it = Office(tmp_path, issuer=new_issuer())
-    it.now = time.time()  # gates judge tokens by the real time
-    return it
+    registry = Office(tmp_path, issuer=new_issuer())
+    registry.now = time.time()  # gates judge tokens by the real time
+    return registry
 
 
 async def test_revoking_the_token_in_use_is_confirmed(tmp_path: Path, office: Office) -> None:
@@ -181,8 +181,8 @@ async def test_operators_revoke_device_tokens_and_owners_revoke_all(
         with pytest.raises(NotAllowed, match="only an owner may end it"):
             await client_of(operator).revoke_token(viewer.token_id)
         await client_of(owner).revoke_token(viewer.token_id)
-        left = {token.token_id for token in await client_of(owner).list_tokens()}
-        assert left == {operator.token_id, owner.token_id}
+        remaining = {token.token_id for token in await client_of(owner).list_tokens()}
+        assert remaining == {operator.token_id, owner.token_id}
 
 
 # --- settings -----------------------------------------------------------------------------------

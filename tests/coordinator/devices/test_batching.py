@@ -45,16 +45,16 @@ async def test_simultaneous_requests_share_batches(most: int, trips: list[list[i
 
 async def test_an_error_reaches_only_its_caller() -> None:
     squares = Squares()
-    one, two, three = await asked(Batcher[int, int](squares, 10), squares, 1, -2, 3)
-    assert (one, three) == (1, 9)
-    assert isinstance(two, NotFound)
+    first, second, third = await asked(Batcher[int, int](squares, 10), squares, 1, -2, 3)
+    assert (first, third) == (1, 9)
+    assert isinstance(second, NotFound)
 
 
 async def test_a_failed_batch_reaches_all_its_callers_and_the_next_succeeds() -> None:
     squares = Squares()
     batcher = Batcher[int, int](squares, 10)
-    told = await asked(batcher, squares, 1, 13)
-    assert all(isinstance(each, Unavailable) for each in told)
+    answers = await asked(batcher, squares, 1, 13)
+    assert all(isinstance(answer, Unavailable) for answer in answers)
     assert await batcher.ask(3) == 9
 
 

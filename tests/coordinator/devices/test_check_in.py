@@ -271,8 +271,8 @@ async def test_devices_are_listed_in_pages_and_counted_by_state(tmp_path: Path) 
             "no battery",
             "no battery",
         ]
-        found = [registry.list("", 2), registry.list("b", 2), registry.list("c", 2)]
-        assert found == [everything[:2], everything[2:], []]
+        pages = [registry.list("", 2), registry.list("b", 2), registry.list("c", 2)]
+        assert pages == [everything[:2], everything[2:], []]
         counted = Counter(device.state for device in everything)
         assert registry.states() == counted
         assert counted[DeviceState.AWAY] == 1
@@ -282,7 +282,7 @@ async def test_a_device_that_said_goodbye_is_not_waited_for_and_gets_its_task_ba
     tmp_path: Path,
 ) -> None:
     async with workbench(tmp_path) as bench:
-        here, leaving = await bench.arrive("here", "leaving")
+        staying, leaving = await bench.arrive("here", "leaving")
         await bench.create(make_spec(rounds=2, devices=1))
         task = await leaving
         await bench.leases.leave("leaving")
@@ -290,7 +290,7 @@ async def test_a_device_that_said_goodbye_is_not_waited_for_and_gets_its_task_ba
         assert states["leaving"] is DeviceState.AWAY
         assert await bench.check_in("leaving") == task
         await bench.leases.leave("leaving")
-        await bench.do("here", await here, echo)
+        await bench.do("here", await staying, echo)
         await bench.play("here", 1, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         assert [item.device_ids for item in bench.runs.rounds("run")] == [("here",)] * 2

@@ -35,12 +35,12 @@ class LibraryInMemory:
     def __init__(self, error: Exception | None = None) -> None:
         self.may = threading.Event()
         self.may.set()
-        self.made: list[PlanSpec] = []
+        self.plans_made: list[PlanSpec] = []
         self.error = error
 
     def plan(self, spec: PlanSpec) -> bytes:
         assert self.may.wait(20)
-        self.made.append(spec)
+        self.plans_made.append(spec)
         if self.error:
             raise self.error
         return b"the plan of " + spec.model.architecture.encode()
@@ -83,7 +83,7 @@ async def test_a_device_waits_for_its_plan_and_then_gets_its_task(
             assert bench.records.phases.find(PhaseKey("run", 1, "train")) is None
             library.may.set()
             assert (await waiting).plan == digest_of(PLAN)
-            assert len(library.made) == 1
+            assert len(library.plans_made) == 1
 
     await run()
 
@@ -110,7 +110,7 @@ async def test_a_device_with_torch_gets_its_task_without_a_plan(tmp_path: Path) 
     async with workbench(tmp_path, library=library) as bench:
         await bench.create(make_spec())
         assert (await bench.check_in("a")).plan is None
-        assert library.made == []
+        assert library.plans_made == []
 
 
 async def test_a_plan_is_made_once_for_all_runs_and_devices_and_after_a_restart(
@@ -123,7 +123,7 @@ async def test_a_plan_is_made_once_for_all_runs_and_devices_and_after_a_restart(
         assert {task.plan for task in tasks} == {digest_of(PLAN)}
     async with workbench(tmp_path, library=library) as bench:
         assert (await asked(bench, "a")).plan == digest_of(PLAN)
-    assert library.made == [SPEC]
+    assert library.plans_made == [SPEC]
 
 
 async def test_a_network_without_a_plan_is_not_tried_again(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_a_network_without_a_plan_is_not_tried_again(tmp_path: Path) -> No
         await bench.create(make_spec())
         assert (await asked(bench)).plan is None
         assert (await asked(bench)).plan is None
-        assert library.made == [SPEC]
+        assert library.plans_made == [SPEC]
 
 
 def ready_plan(of: Plans, spec: PlanSpec) -> Digest:
@@ -159,14 +159,14 @@ def test_least_recently_used_plans_are_dropped_and_made_again(tmp_path: Path) ->
     assert ready_plan(ours, models[0]) == first
     third = ready_plan(ours, models[2])
     assert set(ours.blobs.digests()) == {first, third}
-    assert library.made == models
+    assert library.plans_made == models
     # Another coordinator notices the loss when a device asks, and the device asks again.
     assert other.of(models[1]) == second
     with pytest.raises(Unavailable, match=second.sha256[:12]):
         other.contains(second)
     assert ready_plan(other, models[1]) == second
     assert other.contains(second)
-    assert library.made == [*models, models[1]]
+    assert library.plans_made == [*models, models[1]]
 
 
 def test_a_dropped_plan_that_cannot_be_made_again_is_unavailable(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_dropped_plan_that_cannot_be_made_again_is_unavailable(tmp_path: Path)
     library.may.set()
     assert made.wait(20)
     assert not ours.contains(plan)
-    assert library.made == [SPEC, SPEC]
+    assert library.plans_made == [SPEC, SPEC]
 
 
 def test_equal_plans_are_stored_once(tmp_path: Path) -> None:
@@ -212,6 +212,6 @@ async def test_a_plan_that_could_not_be_stored_is_tried_again_later(
         library.error = None
         outcome = await bench.check_ins.check_in("a", WITHOUT_TORCH, 0.2, "")
         assert isinstance(outcome, RetryLater)
-        assert library.made == [SPEC]
+        assert library.plans_made == [SPEC]
         monkeypatch.setattr(plans, "_RETRY_SECONDS", 0.0)
         assert (await asked(bench)).plan == digest_of(PLAN)

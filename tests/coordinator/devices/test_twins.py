@@ -62,17 +62,17 @@ async def test_an_absent_twin_is_forgotten(tmp_path: Path) -> None:
 
 async def test_two_programs_with_one_id_are_detected_over_the_wire(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench, served(bench) as peer:
-        one, other = CoordinatorClient(peer, "a"), CoordinatorClient(peer, "a")
+        first, second = CoordinatorClient(peer, "a"), CoordinatorClient(peer, "a")
         try:
-            for client in (one, other, one):
+            for client in (first, second, first):
                 await client.reopen()  # a new certificate, the same process
                 await client.check_in(PROFILE, 0.0)
                 assert not bench.operations.devices()[0].has_twin
-            await other.check_in(PROFILE, 0.0)
+            await second.check_in(PROFILE, 0.0)
             assert bench.operations.devices()[0].has_twin
         finally:
-            await one.close()
-            await other.close()
+            await first.close()
+            await second.close()
 
 
 @asynccontextmanager

@@ -56,8 +56,8 @@ class Office:
     def token(self, seconds: float = DAY, **terms: object) -> Token:
         """Create a valid enrolment token."""
         token = new_token(TokenKind.ENROL)
-        given = EnrolmentTerms(**terms)  # type: ignore[arg-type]
-        self.tokens.create(new(token, given, seconds), OLGA)
+        enrolment_terms = EnrolmentTerms(**terms)  # type: ignore[arg-type]
+        self.tokens.create(new(token, enrolment_terms, seconds), OLGA)
         return token
 
     def admin(self, role: Role = Role.VIEWER, name: str = "vera", seconds: float = DAY) -> Token:

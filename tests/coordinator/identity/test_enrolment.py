@@ -50,9 +50,9 @@ def test_a_token_makes_a_device_with_a_certificate_of_its_key(office: Office) ->
     issued = office.enrol(key, office.token(device_id="camera"))
     assert issued.device_id == "camera"
     assert issued.authority == b"whom all believe"
-    found = certificate(issued)
-    assert found.identity == Identity(Kind.DEVICE, "camera")
-    assert (found.begins, found.ends) == (int(START) - 300, int(START + DAY))
+    own_certificate = certificate(issued)
+    assert own_certificate.identity == Identity(Kind.DEVICE, "camera")
+    assert (own_certificate.begins, own_certificate.ends) == (int(START) - 300, int(START + DAY))
     assert issued.lifetime_seconds == DAY
     assert 0.6 * DAY <= issued.renew_after_seconds <= 0.7 * DAY
     shown = x509.load_pem_x509_certificate(issued.chain).public_key()
@@ -410,12 +410,12 @@ def test_refusals_do_not_tell_strangers_which_devices_are_revoked(office: Office
     key, stranger = DeviceKey.create(), DeviceKey.create()
     office.enrol(key, office.token(device_id="camera"))
     office.members.revoke("camera", "stolen", OLGA)
-    told = []
+    refusals = []
     for device_id in ("camera", "nobody"):
         with pytest.raises(NotAllowed) as refusal:
             office.enrol(stranger, device_id=device_id)
-        told.append(str(refusal.value).replace(device_id, "it"))
-    assert told[0] == told[1]
+        refusals.append(str(refusal.value).replace(device_id, "it"))
+    assert refusals[0] == refusals[1]
 
 
 def test_a_device_in_quarantine_gets_its_certificate(office: Office) -> None:

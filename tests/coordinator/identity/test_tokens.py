@@ -86,10 +86,10 @@ def test_valid_tokens_are_listed_without_their_secrets(office: Office) -> None:
 
 def test_no_secret_is_in_the_database(office: Office, tmp_path: Path) -> None:
     tokens = [office.admin(), office.token()]
-    found = b"".join(path.read_bytes() for path in tmp_path.glob("state.sqlite3*"))
+    contents = b"".join(path.read_bytes() for path in tmp_path.glob("state.sqlite3*"))
     for token in tokens:
-        assert token.secret_sha256 in found
-        assert token.secret.encode() not in found
+        assert token.secret_sha256 in contents
+        assert token.secret.encode() not in contents
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_no_secret_is_in_the_database(office: Office, tmp_path: Path) -> None:
     ],
 )
 def test_malformed_tokens_are_refused(changes: dict[str, object], what: str) -> None:
-    given: dict[str, object] = {
+    terms: dict[str, object] = {
         "token_id": "0" * 12,
         "secret_sha256": b"x" * 32,
         "name": "vera",
@@ -111,7 +111,7 @@ def test_malformed_tokens_are_refused(changes: dict[str, object], what: str) -> 
         "terms": AdminTerms(Role.VIEWER),
     }
     with pytest.raises(InvalidInput, match=what):
-        NewToken(**{**given, **changes})  # type: ignore[arg-type]
+        NewToken(**{**terms, **changes})  # type: ignore[arg-type]
 
 
 def test_contradictory_terms_are_refused() -> None:

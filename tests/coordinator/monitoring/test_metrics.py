@@ -358,7 +358,7 @@ async def test_a_scrape_reads_no_table_that_grows_with_history(tmp_path: Path) -
                 asked.append((statement, values))
 
             live.refresh()
-            selects = [one for one in asked if one[0].startswith("SELECT")]
+            selects = [statement for statement in asked if statement[0].startswith("SELECT")]
             assert len(selects) > 5
             for statement, values in selects:
                 plan = session.connection().exec_driver_sql(

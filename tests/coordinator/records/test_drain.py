@@ -83,12 +83,12 @@ async def test_a_drain_survives_a_restart_and_is_in_the_logs_of_runs_once(tmp_pa
         assert bench.app.drain.is_on()
         assert not (await drain(bench, False, "otto")).on
         assert not bench.app.drain.is_on()
-        told = [
+        reasons = [
             (event.kind, json.loads(event.details)["by"])
             for event in bench.operations.events("run")[1]
             if event.kind.startswith("drain-")
         ]
-        assert told == [("drain-on", "olga"), ("drain-off", "otto")]
+        assert reasons == [("drain-on", "olga"), ("drain-off", "otto")]
         ended = {event.kind for event in bench.operations.events("ended")[1]}
         assert not ended & {"drain-on", "drain-off"}
 

@@ -272,9 +272,9 @@ def test_a_changed_entry_shows(log_of_six: Path) -> None:
     ):
         before = broken(log_of_six)
         assert before == "" or "event 5" in before
-        said = broken(log_of_six, f"UPDATE events SET {column} = {value} WHERE sequence = 5")
-        assert said.startswith("event 5 (")
-        assert said.endswith("is not what was written: its hash does not fit")
+        problem = broken(log_of_six, f"UPDATE events SET {column} = {value} WHERE sequence = 5")
+        assert problem.startswith("event 5 (")
+        assert problem.endswith("is not what was written: its hash does not fit")
 
 
 def test_a_removed_entry_shows(log_of_six: Path) -> None:
@@ -287,25 +287,25 @@ def test_a_removed_entry_shows(log_of_six: Path) -> None:
 
 
 def test_entries_moved_up_to_hide_a_removed_one_show(log_of_six: Path) -> None:
-    said = broken(
+    problem = broken(
         log_of_six,
         "DELETE FROM events WHERE sequence = 3",
         "UPDATE events SET sequence = 3 WHERE sequence = 4",
         "UPDATE events SET sequence = 4 WHERE sequence = 5",
         "UPDATE events SET sequence = 5 WHERE sequence = 6",
     )
-    assert said.startswith("event 3 (")
-    assert said.endswith("does not continue what is before it")
+    assert problem.startswith("event 3 (")
+    assert problem.endswith("does not continue what is before it")
 
 
 def test_swapped_entries_show(log_of_six: Path) -> None:
-    said = broken(
+    problem = broken(
         log_of_six,
         "UPDATE events SET sequence = 99 WHERE sequence = 4",
         "UPDATE events SET sequence = 4 WHERE sequence = 5",
         "UPDATE events SET sequence = 5 WHERE sequence = 99",
     )
-    assert said.startswith("event 4 (")
+    assert problem.startswith("event 4 (")
 
 
 def test_an_entry_with_a_recomputed_hash_shows_at_the_next_entry(log_of_six: Path) -> None:
@@ -314,13 +314,13 @@ def test_an_entry_with_a_recomputed_hash_shows_at_the_next_entry(log_of_six: Pat
     forged = make_event(
         run_uid, 4, old.at_microseconds, old.kind, canonical({"forged": 1}), old.previous_hash
     )
-    said = broken(
+    problem = broken(
         log_of_six,
         f"UPDATE events SET hash = '{forged.hash}', details = '{forged.details}' "
         "WHERE sequence = 4".replace(":", "\\:"),
     )
-    assert said.startswith("event 5 (")
-    assert said.endswith("does not continue what is before it")
+    assert problem.startswith("event 5 (")
+    assert problem.endswith("does not continue what is before it")
 
 
 def test_a_truncated_log_does_not_match_a_noted_head(log_of_six: Path) -> None:

@@ -111,8 +111,8 @@ class Records:
         return self.phases.get(self.plan().key)
 
     def state(self) -> RoundState | None:
-        found = self.rounds.in_progress("run")
-        return found and found.state
+        current_round = self.rounds.in_progress("run")
+        return current_round and current_round.state
 
 
 def completed(number: int = 1) -> Round:
@@ -269,14 +269,14 @@ def test_a_refused_result_does_not_affect_others_in_its_batch(tmp_path: Path) ->
     a, b, c = (handed_in(device, device, device.encode()) for device in "abc")
     stolen, other = handed_in("b", "a", b"a"), handed_in("a", "a", b"other")
     unknown = HandedIn("a", "no-such-task", digest_of(b"a"), b"")
-    found = records.tasks.accept_each([stolen, a, unknown, a, other, b, c, b], 4.0)
-    assert [outcome for outcome in found if isinstance(outcome, Acceptance)] == [
+    outcomes = records.tasks.accept_each([stolen, a, unknown, a, other, b, c, b], 4.0)
+    assert [outcome for outcome in outcomes if isinstance(outcome, Acceptance)] == [
         Acceptance(already=False, moves_round=False),
         Acceptance(already=True),
         Acceptance(already=False, moves_round=True),
         Acceptance(already=True),
     ]
-    refused = [type(outcome) for outcome in found if not isinstance(outcome, Acceptance)]
+    refused = [type(outcome) for outcome in outcomes if not isinstance(outcome, Acceptance)]
     assert refused == [NotAllowed, NotFound, Conflict, TooLate]
     key = PhaseKey("run", 1, "train")
     assert [task.device_id for task in records.phases.results(key)] == ["a", "b"]

@@ -26,52 +26,52 @@ def lease(engine: Engine, holder: str) -> LeaseRecords:
     return LeaseRecords(engine, holder, 3600.0, clock=lambda: 5.0)
 
 
-def let_it_run_out(engine: Engine) -> None:
+def expire_lease(engine: Engine) -> None:
     with transaction(engine) as session:
         session.execute(update(LeadershipRow).values(expires_at=1.0))
 
 
 def test_one_coordinator_holds_the_lease_until_it_expires(engine: Engine) -> None:
-    one, other = lease(engine, "one"), lease(engine, "other")
-    assert one.take() == Attempt(1, 3600.0, 5.0)
-    refused = other.take()
+    first, second = lease(engine, "one"), lease(engine, "other")
+    assert first.take() == Attempt(1, 3600.0, 5.0)
+    refused = second.take()
     assert refused.epoch == 0
     assert 3500.0 < refused.seconds <= 3600.0
-    let_it_run_out(engine)
-    assert other.take().epoch == 2
+    expire_lease(engine)
+    assert second.take().epoch == 2
 
 
 def test_a_lease_can_be_renewed_until_another_coordinator_takes_it(engine: Engine) -> None:
-    one, other = lease(engine, "one"), lease(engine, "other")
-    one.take()
-    let_it_run_out(engine)
-    assert one.renew(1)
-    assert other.take().epoch == 0
-    let_it_run_out(engine)
-    other.take()
-    assert not one.renew(1)
+    first, second = lease(engine, "one"), lease(engine, "other")
+    first.take()
+    expire_lease(engine)
+    assert first.renew(1)
+    assert second.take().epoch == 0
+    expire_lease(engine)
+    second.take()
+    assert not first.renew(1)
 
 
 def test_a_coordinator_can_follow_itself_immediately(engine: Engine) -> None:
-    one = lease(engine, "one")
-    assert [one.take().epoch, one.take().epoch] == [1, 2]
-    assert not one.renew(1)
+    first = lease(engine, "one")
+    assert [first.take().epoch, first.take().epoch] == [1, 2]
+    assert not first.renew(1)
 
 
 def test_a_released_lease_is_free_at_once(engine: Engine) -> None:
-    one, other = lease(engine, "one"), lease(engine, "other")
-    one.take()
-    one.release(1)
-    assert other.take().epoch == 2
-    one.release(1)  # no longer its own term
-    assert one.take().epoch == 0
+    first, second = lease(engine, "one"), lease(engine, "other")
+    first.take()
+    first.release(1)
+    assert second.take().epoch == 2
+    first.release(1)  # no longer its own term
+    assert first.take().epoch == 0
 
 
 def test_an_ended_term_allows_neither_writes_nor_reads(engine: Engine) -> None:
     RunRecords(engine).create("run", make_spec(), now=1.0)
     first = Term(engine, lease(engine, "one").take().epoch)
     RoundRecords(first.engine).begin("run", 1, now=1.0)
-    let_it_run_out(engine)
+    expire_lease(engine)
     RoundRecords(first.engine).begin("run", 2, now=1.0)  # late, but no other coordinator leads
     second = Term(engine, lease(engine, "other").take().epoch)
     with pytest.raises(Deposed):

@@ -32,30 +32,30 @@ class Board:
     """A notices, and the notices about work that it received."""
 
     def __init__(self, engine: Engine, name: str) -> None:
-        self.told: queue.SimpleQueue[tuple[str, ...]] = queue.SimpleQueue()
+        self.received: queue.SimpleQueue[tuple[str, ...]] = queue.SimpleQueue()
         self.notices = SharedNotices(engine, name)
-        self.notices.listen(Topic.WORK, self.told.put)
+        self.notices.listen(Topic.WORK, self.received.put)
         self.notices.start()
         assert self.next() == ()  # a new connection wakes all devices
 
     def next(self) -> tuple[str, ...]:
-        return self.told.get(timeout=WAIT_SECONDS)
+        return self.received.get(timeout=WAIT_SECONDS)
 
 
 def test_notices_reach_all_replicas_once(engine: Engine) -> None:
-    one, other = Board(engine, "one"), Board(engine, "other")
-    many = [f"device-{number:0100}" for number in range(100)]  # too long for one notice
-    one.notices.announce(["a", "b"])
-    one.notices.announce(many)
-    assert other.next() == ("a", "b")
-    assert [*other.next(), *other.next()] == many
-    other.notices.announce(["c"])
-    assert [one.next(), one.next(), one.next()] == [("a", "b"), tuple(many), ("c",)]
-    assert other.next() == ("c",)  # its own notice
-    one.notices.close()
-    other.notices.close()
-    assert one.told.empty()
-    assert other.told.empty()
+    first, second = Board(engine, "one"), Board(engine, "other")
+    long_list = [f"device-{number:0100}" for number in range(100)]  # too long for one notice
+    first.notices.announce(["a", "b"])
+    first.notices.announce(long_list)
+    assert second.next() == ("a", "b")
+    assert [*second.next(), *second.next()] == long_list
+    second.notices.announce(["c"])
+    assert [first.next(), first.next(), first.next()] == [("a", "b"), tuple(long_list), ("c",)]
+    assert second.next() == ("c",)  # its own notice
+    first.notices.close()
+    second.notices.close()
+    assert first.received.empty()
+    assert second.received.empty()
 
 
 class Replica:
@@ -72,7 +72,7 @@ class Replica:
         with self.registry.visit(device_id, PROFILE, ""):
             self.registry.record({device_id: PROFILE})
 
-    def here(self) -> list[str]:
+    def present(self) -> list[str]:
         return list(self.registry.view("run").present)
 
     def _count(self) -> None:
@@ -92,65 +92,65 @@ def pair(engine: Engine) -> tuple[Replica, Replica]:
 
 
 def test_a_device_at_one_replica_is_present_for_all(pair: tuple[Replica, Replica]) -> None:
-    one, other = pair
+    first, second = pair
     rich = replace(PROFILE, free_memory_bytes=7)
-    with other.registry.visit("b", rich, ""):
-        other.registry.record({"b": rich})
-        exchange(one, other)
-        assert one.registry.view("run").present == {"b": rich}
-        assert one.arrivals == 1
-        assert [device.device_id for device in one.registry.list()] == ["b"]
-    one.meet("a")
-    exchange(one, other)
-    assert one.here() == other.here() == ["a", "b"]
+    with second.registry.visit("b", rich, ""):
+        second.registry.record({"b": rich})
+        exchange(first, second)
+        assert first.registry.view("run").present == {"b": rich}
+        assert first.arrivals == 1
+        assert [device.device_id for device in first.registry.list()] == ["b"]
+    first.meet("a")
+    exchange(first, second)
+    assert first.present() == second.present() == ["a", "b"]
 
 
 def test_presence_reported_by_a_lost_replica_expires(pair: tuple[Replica, Replica]) -> None:
-    one, other = pair
-    other.meet("b")
-    exchange(one, other)
-    one.now += AWAY_SECONDS
-    assert one.here() == ["b"]
-    one.now += 0.1
-    assert one.here() == []
+    first, second = pair
+    second.meet("b")
+    exchange(first, second)
+    first.now += AWAY_SECONDS
+    assert first.present() == ["b"]
+    first.now += 0.1
+    assert first.present() == []
 
 
 def test_a_disconnected_device_may_be_waiting_at_another_replica(
     pair: tuple[Replica, Replica],
 ) -> None:
-    one, other = pair
-    visit = one.registry.visit("a", PROFILE, "")
+    first, second = pair
+    visit = first.registry.visit("a", PROFILE, "")
     visit.__enter__()
-    one.registry.record({"a": PROFILE})
-    exchange(one, other)
-    other.now += 1.0
-    other.meet("a")
-    other.presence.write()
+    first.registry.record({"a": PROFILE})
+    exchange(first, second)
+    second.now += 1.0
+    second.meet("a")
+    second.presence.write()
     assert not visit.__exit__(ConnectionError, ConnectionError(), None)
-    exchange(one, other)
-    assert one.here() == other.here() == ["a"]
-    exchange(one, other)
-    assert one.here() == other.here() == ["a"]
+    exchange(first, second)
+    assert first.present() == second.present() == ["a"]
+    exchange(first, second)
+    assert first.present() == second.present() == ["a"]
 
 
 def test_a_device_that_says_goodbye_is_gone_for_all(pair: tuple[Replica, Replica]) -> None:
-    one, other = pair
-    one.meet("a")
-    exchange(one, other)
-    other.now += 1.0
-    other.registry.note_goodbye("a")
-    exchange(other, one)
-    assert one.here() == other.here() == []
+    first, second = pair
+    first.meet("a")
+    exchange(first, second)
+    second.now += 1.0
+    second.registry.note_goodbye("a")
+    exchange(second, first)
+    assert first.present() == second.present() == []
 
 
 def test_nothing_is_written_while_nothing_changes(pair: tuple[Replica, Replica]) -> None:
-    one, _ = pair
-    one.meet("a")
-    assert [sighting.device_id for sighting in one.registry.unshared()] == ["a"]
-    one.presence.write()
-    one.now += AWAY_SECONDS / 3
-    one.registry.note_call("a")
-    assert one.registry.unshared() == []
-    one.now += 1.0
-    one.registry.note_call("a")
-    assert [sighting.device_id for sighting in one.registry.unshared()] == ["a"]
+    first, _ = pair
+    first.meet("a")
+    assert [sighting.device_id for sighting in first.registry.unshared()] == ["a"]
+    first.presence.write()
+    first.now += AWAY_SECONDS / 3
+    first.registry.note_call("a")
+    assert first.registry.unshared() == []
+    first.now += 1.0
+    first.registry.note_call("a")
+    assert [sighting.device_id for sighting in first.registry.unshared()] == ["a"]

@@ -39,8 +39,8 @@ def rows_of(folder: Path, run_id: str) -> int:
     """Count the rows of a run, without its log."""
     with opened_database(database_of(folder)) as engine, reading(engine) as session:
         tables = (RunRow, RoundRow, PhaseRow, TaskRow)
-        found = [session.scalars(select(t).where(t.run_id == run_id)).all() for t in tables]
-        return sum(map(len, found))
+        rows = [session.scalars(select(t).where(t.run_id == run_id)).all() for t in tables]
+        return sum(map(len, rows))
 
 
 def kinds(bench: Workbench, run: str = "run") -> list[str]:
