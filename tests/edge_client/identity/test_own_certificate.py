@@ -113,18 +113,22 @@ class Device:
     def __init__(self, folder: Path) -> None:
         own = folder / "state" / "identity"
         self.files = TlsFiles(own / "certificate.pem", own / "key.pem", own / "authority.pem")
-        self.told = folder / "configured.pem"
-        self.told.write_bytes(b"-----configured-----")
+        self.configured = folder / "configured.pem"
+        self.configured.write_bytes(b"-----configured-----")
         self.clocks = Clocks()
 
     def open(self) -> OwnCertificate:
         clocks = self.clocks
-        return OwnCertificate(self.files, self.told, lambda: clocks.wall, lambda: clocks.monotonic)
+        return OwnCertificate(
+            self.files, self.configured, lambda: clocks.wall, lambda: clocks.monotonic
+        )
 
-    def enrol(self, coordinator: Coordinator, token: str = TOKEN, wished: str = "camera") -> str:
+    async def enrol(
+        self, coordinator: Coordinator, token: str = TOKEN, wished_id: str = "camera"
+    ) -> str:
         enrolment = self.open()
         try:
-            return asyncio.run(enrolment.enrol(coordinator, token, wished))
+            return await enrolment.enrol(coordinator, token, wished_id)
         finally:
             enrolment.close()
 
@@ -133,36 +137,34 @@ class Device:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         return str(names.value.get_values_for_type(x509.UniformResourceIdentifier)[0])
 
-    def stay(self, coordinator: Coordinator, renewals: int) -> None:
+    async def stay(self, coordinator: Coordinator, renewals: int) -> None:
         """Run the device until it has renewed its certificate this number of times."""
         enrolment = self.open()
         done = asyncio.Event()
-        left = [renewals]
+        remaining = renewals
 
         async def renewed() -> None:
-            left[0] -= 1
-            if left[0] == 0:
+            nonlocal remaining
+            remaining -= 1
+            if remaining == 0:
                 done.set()
                 await asyncio.sleep(3600)
 
         async def patiently(once: Callable[[], Awaitable[None]]) -> None:
             await once()
 
-        async def run() -> None:
-            staying = asyncio.create_task(
-                enrolment.stay(
-                    coordinator.renew, coordinator, patiently, renewed, self.clocks.sleep
-                )
-            )
-            waiting = asyncio.create_task(done.wait())
+        staying = asyncio.create_task(
+            enrolment.stay(coordinator.renew, coordinator, patiently, renewed, self.clocks.sleep)
+        )
+        waiting = asyncio.create_task(done.wait())
+        try:
             await asyncio.wait({staying, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if staying.done():
                 staying.result()
-            staying.cancel()
-
-        try:
-            asyncio.run(run())
         finally:
+            for task in (staying, waiting):
+                task.cancel()
+            await asyncio.gather(staying, waiting, return_exceptions=True)
             enrolment.close()
 
 
@@ -176,70 +178,70 @@ def coordinator() -> Coordinator:
     return Coordinator(TOKEN)
 
 
-def test_a_token_gives_a_certificate_and_is_shown_once(
+async def test_a_token_gives_a_certificate_and_is_shown_once(
     device: Device, coordinator: Coordinator
 ) -> None:
-    assert device.enrol(coordinator) == "camera"
+    assert await device.enrol(coordinator) == "camera"
     assert device.name_in_certificate() == "spiffe://hfmds/device/camera"
-    assert device.enrol(coordinator) == "camera"
-    assert device.enrol(coordinator, token="") == "camera"
+    assert await device.enrol(coordinator) == "camera"
+    assert await device.enrol(coordinator, token="") == "camera"
     assert coordinator.asked == ["token"]
 
 
-def test_the_key_file_is_readable_by_its_owner_only(
+async def test_the_key_file_is_readable_by_its_owner_only(
     device: Device, coordinator: Coordinator
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     assert stat.S_IMODE(device.files.key.stat().st_mode) == 0o600
     assert stat.S_IMODE(device.files.key.parent.stat().st_mode) == 0o700
 
 
-def test_the_device_trusts_the_configured_and_the_fleets_authority(
+async def test_the_device_trusts_the_configured_and_the_fleets_authority(
     device: Device, coordinator: Coordinator
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     trusted = device.files.authority.read_bytes()
     assert b"configured" in trusted
     assert coordinator.issuer.certificate in trusted
-    device.told.write_bytes(b"-----configured again-----")
+    device.configured.write_bytes(b"-----configured again-----")
     device.open().close()
     assert b"configured again" in device.files.authority.read_bytes()
 
 
-def test_without_a_token_the_error_names_the_missing_setting(
+async def test_without_a_token_the_error_names_the_missing_setting(
     device: Device, coordinator: Coordinator
 ) -> None:
     with pytest.raises(ConfigurationError, match="HFMDS_ENROL_TOKEN"):
-        device.enrol(coordinator, token="")
+        await device.enrol(coordinator, token="")
 
 
-def test_the_coordinator_may_choose_the_id(device: Device, coordinator: Coordinator) -> None:
-    assert device.enrol(coordinator, wished="") == "chosen-1"
-    assert device.enrol(coordinator, wished="") == "chosen-1"
+async def test_the_coordinator_may_choose_the_id(device: Device, coordinator: Coordinator) -> None:
+    assert await device.enrol(coordinator, wished_id="") == "chosen-1"
+    assert await device.enrol(coordinator, wished_id="") == "chosen-1"
     with pytest.raises(ConfigurationError, match=r"enrolled as 'chosen-1'.*'other'"):
-        device.enrol(coordinator, wished="other")
+        await device.enrol(coordinator, wished_id="other")
 
 
-def test_after_a_lost_answer_the_device_enrols_with_the_same_key(
+async def test_after_a_lost_answer_the_device_enrols_with_the_same_key(
     device: Device, coordinator: Coordinator
 ) -> None:
     enrolment = device.open()
-    asyncio.run(enrolment.enrol(coordinator, TOKEN, "camera"))
+    await enrolment.enrol(coordinator, TOKEN, "camera")
     enrolment.close()
     (device.files.certificate.parent / "terms.json").unlink()  # as after a kill before the write
-    assert device.enrol(coordinator) == "camera"
+    assert await device.enrol(coordinator) == "camera"
     assert coordinator.asked == ["token", "token"]
 
 
-def test_a_new_token_enrols_with_a_new_key(device: Device, coordinator: Coordinator) -> None:
-    device.enrol(coordinator)
+async def test_a_new_token_enrols_with_a_new_key(device: Device, coordinator: Coordinator) -> None:
+    await device.enrol(coordinator)
     first = device.files.key.read_bytes()
     coordinator.used_by["second"] = ""
-    device.enrol(coordinator, token="second")
+    await device.enrol(coordinator, token="second")
     assert coordinator.asked == ["token", "token"]
     assert device.files.key.read_bytes() != first
     device.files.read()  # key and certificate fit
-    device.enrol(coordinator, token="second")
+    await device.enrol(coordinator, token="second")
     assert coordinator.asked == ["token", "token"]
 
 
@@ -247,27 +249,27 @@ def test_a_new_token_enrols_with_a_new_key(device: Device, coordinator: Coordina
     "refusal",
     [NotAllowed("is spent"), Conflict("with another key"), LimitExceeded("there are too many")],
 )
-def test_a_token_for_other_ids_does_not_stop_an_enrolled_device(
+async def test_a_token_for_other_ids_does_not_stop_an_enrolled_device(
     device: Device, coordinator: Coordinator, refusal: HfmdsError
 ) -> None:
     class Strict(Coordinator):
         async def enrol(self, *_: object) -> tuple[str, IssuedCertificate]:
             raise refusal
 
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     key = device.files.key.read_bytes()
-    assert device.enrol(Strict(), token="second") == "camera"
+    assert await device.enrol(Strict(), token="second") == "camera"
     assert device.files.key.read_bytes() == key
     device.files.read()  # key and certificate fit
 
 
-def test_a_device_killed_before_moving_its_new_key_moves_it_at_the_next_start(
+async def test_a_device_killed_before_moving_its_new_key_moves_it_at_the_next_start(
     device: Device, coordinator: Coordinator
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     first = device.files.key.read_bytes()
     coordinator.used_by["second"] = ""
-    device.enrol(coordinator, token="second")
+    await device.enrol(coordinator, token="second")
     second = device.files.key.read_bytes()
     (device.files.key.parent / "next-key.pem").write_bytes(second)
     device.files.key.write_bytes(first)
@@ -276,119 +278,121 @@ def test_a_device_killed_before_moving_its_new_key_moves_it_at_the_next_start(
 
 
 @pytest.mark.parametrize("token", ["second", ""], ids=["spent", "gone"])
-def test_a_device_killed_before_writing_its_terms_continues_with_the_new_key(
+async def test_a_device_killed_before_writing_its_terms_continues_with_the_new_key(
     device: Device, coordinator: Coordinator, token: str
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     terms = device.files.key.parent / "terms.json"
     first, written = device.files.key.read_bytes(), terms.read_bytes()
     coordinator.used_by["second"] = ""
-    device.enrol(coordinator, token="second")
+    await device.enrol(coordinator, token="second")
     second = device.files.key.read_bytes()
     (device.files.key.parent / "next-key.pem").write_bytes(second)
     device.files.key.write_bytes(first)
     terms.write_bytes(written)
-    assert device.enrol(coordinator, token=token) == "camera"
+    assert await device.enrol(coordinator, token=token) == "camera"
     assert device.files.key.read_bytes() == second
     device.files.read()  # key and certificate fit
 
 
-def test_a_refused_token_does_not_stop_a_device_with_a_certificate(
+async def test_a_refused_token_does_not_stop_a_device_with_a_certificate(
     device: Device, coordinator: Coordinator
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     first = device.files.key.read_bytes()
-    assert device.enrol(coordinator, token="of another device") == "camera"
+    assert await device.enrol(coordinator, token="of another device") == "camera"
     assert device.files.key.read_bytes() == first
     device.files.read()
 
 
-def test_the_device_renews_its_certificate_in_time(
+async def test_the_device_renews_its_certificate_in_time(
     device: Device, coordinator: Coordinator
 ) -> None:
-    device.enrol(coordinator)
-    device.stay(coordinator, renewals=2)
+    await device.enrol(coordinator)
+    await device.stay(coordinator, renewals=2)
     assert coordinator.asked == ["token", "certificate", "certificate"]
     assert sum(device.clocks.slept) == pytest.approx(2 * 0.6 * DAY)
     assert max(device.clocks.slept) <= 60
 
 
 @pytest.mark.parametrize("jump", [-10 * DAY, 30 * DAY])
-def test_a_clock_that_jumped_renews_at_once(
+async def test_a_clock_that_jumped_renews_at_once(
     device: Device, coordinator: Coordinator, jump: float
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     device.clocks.wall += jump
-    device.stay(coordinator, renewals=1)
+    await device.stay(coordinator, renewals=1)
     assert device.clocks.slept == []
 
 
-def test_renewal_works_with_a_stopped_wall_clock(device: Device, coordinator: Coordinator) -> None:
+async def test_renewal_works_with_a_stopped_wall_clock(
+    device: Device, coordinator: Coordinator
+) -> None:
     enrolment = device.open()
-    asyncio.run(enrolment.enrol(coordinator, TOKEN, "camera"))
+    await enrolment.enrol(coordinator, TOKEN, "camera")
     device.clocks.monotonic += 0.6 * DAY
     assert enrolment.renew_in_seconds() <= 0
     enrolment.close()
 
 
-def test_an_expired_certificate_is_renewed_by_the_key(
+async def test_an_expired_certificate_is_renewed_by_the_key(
     device: Device, coordinator: Coordinator
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     device.clocks.pass_(30 * DAY)
     coordinator.takes_certificates = False
-    device.stay(coordinator, renewals=1)
+    await device.stay(coordinator, renewals=1)
     assert coordinator.asked == ["token", "key"]
 
 
-def test_an_unavailable_coordinator_is_reported_to_the_caller(
+async def test_an_unavailable_coordinator_is_reported_to_the_caller(
     device: Device, coordinator: Coordinator
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     device.clocks.pass_(DAY)
     coordinator.answers = False
     with pytest.raises(Unavailable, match="no answer"):
-        device.stay(coordinator, renewals=1)
+        await device.stay(coordinator, renewals=1)
 
 
-def test_a_certificate_that_cannot_be_saved_is_requested_again(
+async def test_a_certificate_that_cannot_be_saved_is_requested_again(
     device: Device, coordinator: Coordinator
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     device.clocks.pass_(DAY)
     device.files.certificate.unlink()
     device.files.certificate.mkdir()  # writing fails, as on a full disk
     with pytest.raises(Unavailable, match="Is a directory"):
-        device.stay(coordinator, renewals=1)
+        await device.stay(coordinator, renewals=1)
 
 
-def test_a_half_replaced_authority_does_not_end_the_device(
+async def test_a_half_replaced_authority_does_not_end_the_device(
     device: Device, coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     with closing(device.open()) as enrolment:
-        device.told.unlink()
+        device.configured.unlink()
         device.clocks.pass_(DAY)
-        asyncio.run(enrolment.catch_up(coordinator.renew, coordinator))
-        assert f"cannot read {device.told}" in caplog.text
+        await enrolment.catch_up(coordinator.renew, coordinator)
+        assert f"cannot read {device.configured}" in caplog.text
         assert enrolment.renew_in_seconds() == 0
-        device.told.write_bytes(b"-----configured-----")
-        asyncio.run(enrolment.catch_up(coordinator.renew, coordinator))
+        device.configured.write_bytes(b"-----configured-----")
+        await enrolment.catch_up(coordinator.renew, coordinator)
     assert enrolment.renew_in_seconds() == 0.6 * DAY
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"rot"])
-def test_a_damaged_certificate_is_renewed_by_the_key(
+async def test_a_damaged_certificate_is_renewed_by_the_key(
     device: Device, coordinator: Coordinator, spoilt: bytes
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     device.files.certificate.write_bytes(spoilt)
 
     async def renew(csr: bytes) -> IssuedCertificate:
         raise ConfigurationError("the TLS files cannot be read")  # as the channel does
 
     with closing(device.open()) as enrolment:
-        asyncio.run(enrolment.catch_up(renew, coordinator))
+        await enrolment.catch_up(renew, coordinator)
     assert coordinator.asked == ["token", "key"]
     device.files.read()  # key and certificate fit
 
@@ -412,55 +416,55 @@ NO_CERTIFICATES = pytest.mark.parametrize(
 
 @NO_CERTIFICATES
 @pytest.mark.parametrize("takes_certificates", [True, False])
-def test_a_coordinator_that_cannot_issue_yet_is_asked_again(
+async def test_a_coordinator_that_cannot_issue_yet_is_asked_again(
     device: Device, coordinator: Coordinator, refusal: HfmdsError, takes_certificates: bool
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     device.clocks.pass_(DAY)
     not_for_now = NotForNow(refusal, takes_certificates=takes_certificates)
     not_for_now.keys = coordinator.keys
     with pytest.raises(Unavailable, match=str(refusal)):
-        device.stay(not_for_now, renewals=1)
+        await device.stay(not_for_now, renewals=1)
 
 
 @NO_CERTIFICATES
-def test_a_device_starts_with_a_valid_certificate_without_renewal(
+async def test_a_device_starts_with_a_valid_certificate_without_renewal(
     device: Device, coordinator: Coordinator, refusal: HfmdsError, caplog: pytest.LogCaptureFixture
 ) -> None:
     device.clocks.wall = NOW.timestamp()
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     not_for_now = NotForNow(refusal, takes_certificates=True)
 
-    def start() -> None:
+    async def start() -> None:
         with closing(device.open()) as enrolment:
-            asyncio.run(enrolment.catch_up(not_for_now.renew, not_for_now))
+            await enrolment.catch_up(not_for_now.renew, not_for_now)
 
     device.clocks.pass_(0.9 * DAY)  # renewal is due
-    start()
+    await start()
     assert f"current certificate: the coordinator issues no certificate now: {refusal}" in (
         caplog.text
     )
     device.clocks.pass_(0.2 * DAY)
     with pytest.raises(Unavailable, match=str(refusal)):
-        start()
+        await start()
 
 
-def test_a_revoked_device_gets_the_reason(device: Device, coordinator: Coordinator) -> None:
-    device.enrol(coordinator)
+async def test_a_revoked_device_gets_the_reason(device: Device, coordinator: Coordinator) -> None:
+    await device.enrol(coordinator)
     device.clocks.pass_(DAY)
     coordinator.takes_certificates = False
     coordinator.keys.clear()
     with pytest.raises(NotAllowed, match="not the device's key"):
-        device.stay(coordinator, renewals=1)
+        await device.stay(coordinator, renewals=1)
 
 
-def test_an_expired_nonce_is_retried(device: Device, coordinator: Coordinator) -> None:
+async def test_an_expired_nonce_is_retried(device: Device, coordinator: Coordinator) -> None:
     class Slow(Coordinator):
         async def begin(self) -> bytes:
             return b"of yesterday"
 
     with pytest.raises(Unavailable, match="nonce ran out"):
-        device.enrol(Slow(TOKEN))
+        await device.enrol(Slow(TOKEN))
 
 
 def test_two_processes_do_not_share_an_identity(device: Device) -> None:
@@ -471,17 +475,17 @@ def test_two_processes_do_not_share_an_identity(device: Device) -> None:
     device.open().close()
 
 
-def test_damaged_terms_are_an_error(device: Device, coordinator: Coordinator) -> None:
-    device.enrol(coordinator)
+async def test_damaged_terms_are_an_error(device: Device, coordinator: Coordinator) -> None:
+    await device.enrol(coordinator)
     (device.files.certificate.parent / "terms.json").write_text("{")
     with pytest.raises(ConfigurationError, match=r"terms.json is not readable.*enrol"):
         device.open()
 
 
-def test_the_error_of_a_damaged_key_names_the_remedy(
+async def test_the_error_of_a_damaged_key_names_the_remedy(
     device: Device, coordinator: Coordinator
 ) -> None:
-    device.enrol(coordinator)
+    await device.enrol(coordinator)
     device.files.key.write_bytes(b"rot")
     with pytest.raises(ConfigurationError, match=r"key\.pem: not a device's key.*enrol .* again"):
         device.open()
