@@ -1,6 +1,6 @@
 """A coordinator and a store with scripted answers, over real gRPC.
 
-Threads instead of asyncio: the command under test has an event loop of its own in this process.
+Threads instead of asyncio: the command under test runs its own event loop in this process.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.cli.values import a_run
 class FakeCoordinator(admin_pb2_grpc.AdminServiceServicer):
     """A coordinator with runs. It sends `changes` to every watcher, one message each.
 
-    Its pages have two entries at most, whatever is asked for.
+    Its pages have at most two entries for any page size.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from tests.cli.fake_services import FakeCoordinator, serving
 from tests.cli.values import a_device, a_round, a_run
 
 REPOSITORY = Path(__file__).parents[2]
-NOBODY = "127.0.0.1:9"  # the discard port has no listener
+NO_SERVER = "127.0.0.1:9"  # the discard port has no listener
 
 ROOT = Path(__file__).parents[2]
 Output = pytest.CaptureFixture[str]
@@ -199,9 +199,9 @@ def test_devices(coordinator: FakeCoordinator, capsys: Output) -> None:
 
 @pytest.mark.parametrize("command", [["run", "list"], ["devices"], ["run", "watch", "x"]])
 def test_an_unavailable_coordinator_is_an_error(command: list[str], capsys: Output) -> None:
-    assert main([*command, "--coordinator", NOBODY]) == 1
+    assert main([*command, "--coordinator", NO_SERVER]) == 1
     output = capsys.readouterr().err
-    assert output.startswith(f"hfmds: coordinator at {NOBODY} is unavailable")
+    assert output.startswith(f"hfmds: coordinator at {NO_SERVER} is unavailable")
     assert "is HFMDS_COORDINATOR its address, " in output
     assert len(output.splitlines()) == 1
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
+def no_server() -> Iterator[str]:
     """Reserve an address that refuses connections."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))  # bound, not listening: connections are refused
@@ -73,10 +73,10 @@ def test_empty_image_folder_exits_2_before_any_call(tmp_path: Path) -> None:
 
 
 def test_coordinator_away_is_one_line_and_sigterm_exits_0(
-    tmp_path: Path, shard: Path, nobody: str
+    tmp_path: Path, shard: Path, no_server: str
 ) -> None:
     process = start(
-        tmp_path, data=str(shard), coordinator=nobody, store=nobody, retry_max_seconds="0.1"
+        tmp_path, data=str(shard), coordinator=no_server, store=no_server, retry_max_seconds="0.1"
     )
     try:
         address_file = tmp_path / "address.json"
@@ -89,7 +89,7 @@ def test_coordinator_away_is_one_line_and_sigterm_exits_0(
         while "is unavailable" not in (reason := _unready_reason(metrics)):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        assert nobody in reason
+        assert no_server in reason
         time.sleep(0.5)  # for more attempts
         process.send_signal(signal.SIGTERM)
         code, stderr = exit_of(process)
@@ -98,7 +98,7 @@ def test_coordinator_away_is_one_line_and_sigterm_exits_0(
     assert code == 0
     assert "Traceback" not in stderr
     assert stderr.count("is unavailable") == 1
-    assert f"coordinator at {nobody}" in stderr
+    assert f"coordinator at {no_server}" in stderr
     assert "HFMDS_COORDINATOR" in stderr
     assert not address_file.exists()
 

@@ -40,8 +40,8 @@ def test_waits_grow_up_to_a_limit() -> None:
 
 
 def test_the_wait_follows_the_retry_time_of_the_peer() -> None:
-    told = [Unavailable("full", retry_after_seconds=seconds) for seconds in (12.5, 0.25)]
-    assert pauses(*told) == [12.5, 0.25]
+    failures = [Unavailable("full", retry_after_seconds=seconds) for seconds in (12.5, 0.25)]
+    assert pauses(*failures) == [12.5, 0.25]
 
 
 def test_absurd_retry_times_are_bounded() -> None:

@@ -36,10 +36,14 @@ def test_class_names_are_split() -> None:
 def test_labels_are_split_and_power_and_network_are_optional() -> None:
     silent = load_settings(EdgeSettings, ["--data=x"])
     assert (silent.own_labels, silent.charging, silent.unmetered) == ((), None, None)
-    told = load_settings(
+    settings = load_settings(
         EdgeSettings, ["--data=x", "--labels=site=a, model=b", "--charging", "--no-unmetered"]
     )
-    assert (told.own_labels, told.charging, told.unmetered) == (("model=b", "site=a"), True, False)
+    assert (settings.own_labels, settings.charging, settings.unmetered) == (
+        ("model=b", "site=a"),
+        True,
+        False,
+    )
 
 
 def test_the_environment_sets_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Every method of the coordinator and the store, called with hostile requests.
 
-Whoever answers is the real thing on real storage; only the sockets are left out.
+The tests use the real services on real storage, without sockets.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_the_database_server_is_restarted_during_every_task(
     engine.dispose()
     restarted: set[str] = set()
 
-    async def restart_meanwhile(call: Call) -> object:
+    async def submit_during_restart(call: Call) -> object:
         """Submit each task while the server restarts."""
         if not call.method.startswith("submit") or call.args[0] in restarted:
             return await call()
@@ -48,7 +48,7 @@ def test_the_database_server_is_restarted_during_every_task(
 
     async def play() -> Outcome:
         async with stage(launcher, tmp_path, database_url=postgres_url) as on:
-            return await on.outcome(on.device("a", restart_meanwhile), on.device("b"))
+            return await on.outcome(on.device("a", submit_during_restart), on.device("b"))
 
     assert asyncio.run(play()) == expected
     assert len(restarted) == TASKS

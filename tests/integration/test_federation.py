@@ -68,7 +68,7 @@ SMALL: dict[str, tuple[Method, int]] = {
 
 DEVICES = ("device-a", "device-b", "device-c")
 SIZE = 16
-NOBODY = EvaluationByDevices()
+NO_EVALUATION = EvaluationByDevices()
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
 
 
 def simulated(
-    experiment: Experiment, evaluation: EvaluationByDevices = NOBODY
+    experiment: Experiment, evaluation: EvaluationByDevices = NO_EVALUATION
 ) -> list[RoundResult]:
     """Simulate the run in this process, on one thread like the devices."""
     torch.set_num_threads(1)
@@ -150,7 +150,7 @@ async def model(client: AdminClient, run_id: str, number: int) -> bytes:
     return b"".join([chunk async for chunk in client.download_model(run_id, number)])
 
 
-def spec_of(experiment: Experiment, evaluation: EvaluationByDevices = NOBODY) -> RunSpec:
+def spec_of(experiment: Experiment, evaluation: EvaluationByDevices = NO_EVALUATION) -> RunSpec:
     policy = RoundPolicy(len(DEVICES), 600.0, 5.0, evaluation=evaluation)
     return RunSpec(experiment.recipe, policy)
 
@@ -169,7 +169,7 @@ def test_every_method_gives_the_same_weights_simulated_and_over_grpc(
 ) -> None:
     assert SMALL.keys() == METHODS.keys()
     experiments = {name: experiment.by(*small) for name, small in SMALL.items()}
-    # Devices keep a remainder beside MOON's memory, and the server keeps its momentum.
+    # Devices keep a remainder and MOON's memory, and the server keeps its momentum.
     experiments["int8"] = experiment.by(Moon(), 3, compression="int8")
     experiments["fp16"] = experiment.by(
         FedAvg(), 3, compression="fp16", aggregation=AggregationRecipe(optimiser="fedadam")

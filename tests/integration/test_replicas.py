@@ -166,26 +166,22 @@ async def test_another_coordinator_takes_over_when_the_leader_is_killed(
     expected: Outcome,
     submission: int,
 ) -> None:
-    async def play() -> tuple[Outcome, float]:
-        async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
-            killed = asyncio.Event()
+    async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
+        killed = asyncio.Event()
 
-            async def kill() -> None:
-                both.leader.kill()
-                killed.set()
+        async def kill() -> None:
+            both.leader.kill()
+            killed.set()
 
-            running = asyncio.create_task(both.outcome(at_submission(submission, kill)))
-            await killed.wait()
-            killed_at = time.monotonic()
-            async with asyncio.timeout(LEASE_SECONDS + _SPARE_SECONDS):
-                await both.standby.says(LEADS)
-            seconds = time.monotonic() - killed_at
-            return await running, seconds
-
-    outcome, seconds = await play()
-    assert outcome == expected
+        running = asyncio.create_task(both.outcome(at_submission(submission, kill)))
+        await killed.wait()
+        killed_at = time.monotonic()
+        async with asyncio.timeout(LEASE_SECONDS + _SPARE_SECONDS):
+            await both.standby.says(LEADS)
+        seconds = time.monotonic() - killed_at
+        assert await running == expected
     assert epoch(postgres_url) == 2
-    log.info("another one leads %.1f s after the leader was killed", seconds)
+    log.info("the standby coordinator leads %.1f s after the leader was killed", seconds)
 
 
 async def test_a_suspended_leader_loses_the_lead(
@@ -195,21 +191,18 @@ async def test_a_suspended_leader_loses_the_lead(
     s3_server: S3Server,
     expected: Outcome,
 ) -> None:
-    async def play() -> list[Outcome]:
-        async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
+    async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
 
-            async def stop_past_the_lease() -> None:
-                """Suspend the leader until the other replica leads, then wake it."""
-                both.leader.signal(signal.SIGSTOP)
-                await both.standby.says(LEADS)
-                both.leader.signal(signal.SIGCONT)
-                await both.leader.says(LEADS_NO_LONGER)
+        async def stop_past_the_lease() -> None:
+            """Suspend the leader until the other replica leads, then wake it."""
+            both.leader.signal(signal.SIGSTOP)
+            await both.standby.says(LEADS)
+            both.leader.signal(signal.SIGCONT)
+            await both.leader.says(LEADS_NO_LONGER)
 
-            outcome = await both.outcome(at_submission(4, stop_past_the_lease))
-            async with Operator.of(await both.leader.address()) as first_operator:
-                return [outcome, await first_operator.outcome()]
-
-    assert await play() == [expected, expected]
+        outcome = await both.outcome(at_submission(4, stop_past_the_lease))
+        async with Operator.of(await both.leader.address()) as first_operator:
+            assert [outcome, await first_operator.outcome()] == [expected, expected]
     assert epoch(postgres_url) == 2
 
 
@@ -224,11 +217,8 @@ async def test_both_replicas_survive_a_restart_of_the_database(
     async def restart() -> None:
         await asyncio.to_thread(postgres_server.restart, signal.SIGKILL)
 
-    async def play() -> Outcome:
-        async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
-            return await both.outcome(at_submission(4, restart))
-
-    assert await play() == expected
+    async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
+        assert await both.outcome(at_submission(4, restart)) == expected
 
 
 async def test_a_stopped_leader_hands_over_immediately(
@@ -238,16 +228,13 @@ async def test_a_stopped_leader_hands_over_immediately(
     s3_server: S3Server,
     expected: Outcome,
 ) -> None:
-    async def play() -> Outcome:
-        async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
+    async with pair(launcher, tmp_path, postgres_url, s3_server) as both:
 
-            async def stop() -> None:
-                both.leader.signal(signal.SIGTERM)
-                await both.standby.says(LEADS)
+        async def stop() -> None:
+            both.leader.signal(signal.SIGTERM)
+            await both.standby.says(LEADS)
 
-            return await both.outcome(at_submission(3, stop))
-
-    assert await play() == expected
+        assert await both.outcome(at_submission(3, stop)) == expected
     assert epoch(postgres_url) == 2
 
 
@@ -258,28 +245,24 @@ async def test_drain_and_deletion_apply_at_both_coordinators(
     s3_server: S3Server,
     expected: Outcome,
 ) -> None:
-    async def play() -> Outcome:
-        async with (
-            pair(launcher, tmp_path, postgres_url, s3_server) as both,
-            Operator.of(await both.leader.address()) as at_the_leader,
-        ):
-            at_the_other = both.stage.operator
-            await at_the_other.drain(on=True)
-            await asyncio.sleep(_DRAIN_SECONDS)
-            running = asyncio.create_task(both.outcome(pass_on))
-            # The leader opens nothing, and the standby coordinator knows the drain.
-            await at_the_other.until_in(Phase.DRAINED)
-            assert await at_the_leader.funnels() == ()
-            await at_the_leader.drain(on=False)
-            outcome = await running
-            await at_the_other.delete("run")
-            for operator in (at_the_leader, at_the_other):
-                with pytest.raises(NotFound):
-                    await operator.run()
-                assert (await operator.outline("run"))[-1] == "run-deleted"
-            return outcome
-
-    assert await play() == expected
+    async with (
+        pair(launcher, tmp_path, postgres_url, s3_server) as both,
+        Operator.of(await both.leader.address()) as leader_operator,
+    ):
+        standby_operator = both.stage.operator
+        await standby_operator.drain(on=True)
+        await asyncio.sleep(_DRAIN_SECONDS)
+        running = asyncio.create_task(both.outcome(pass_on))
+        # The leader opens nothing, and the standby coordinator knows the drain.
+        await standby_operator.until_in(Phase.DRAINED)
+        assert await leader_operator.funnels() == ()
+        await leader_operator.drain(on=False)
+        assert await running == expected
+        await standby_operator.delete("run")
+        for operator in (leader_operator, standby_operator):
+            with pytest.raises(NotFound):
+                await operator.run()
+            assert (await operator.outline("run"))[-1] == "run-deleted"
 
 
 async def test_a_coordinator_with_separate_content_is_refused(
@@ -296,7 +279,7 @@ async def test_a_coordinator_with_separate_content_is_refused(
                 coordinators.append(coordinator)
                 if name == "first":
                     await coordinator.says(LEADS)
-            await coordinator.says("set HFMDS_BLOBS_URL to one place that all of them reach")
+            await coordinator.says("set HFMDS_BLOBS_URL")
     finally:
         for coordinator in coordinators:
             coordinator.kill()

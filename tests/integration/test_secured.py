@@ -188,7 +188,7 @@ def test_a_run_completes_with_certificates_on_every_connection(tmp_path: Path) -
                     await pretender.list_runs()
                 await eventually(lambda: ended(looker))
                 await eventually(lambda: renewed(devices[ENROLS]))
-                await the_page_is_for_admins(fleet, owner, viewer, stranger)
+                await require_page_is_for_admins(fleet, owner, viewer, stranger)
                 return (await admin.list_events("secured"))[1]
             finally:
                 for client in (admin, looker, liar, thief, pretender):
@@ -200,7 +200,7 @@ def test_a_run_completes_with_certificates_on_every_connection(tmp_path: Path) -
         assert "enrolled" in messages
 
 
-async def the_page_is_for_admins(
+async def require_page_is_for_admins(
     fleet: Fleet, owner: TlsFiles, viewer: TlsFiles, stranger: TlsFiles
 ) -> None:
     address = fleet.coordinator.address("web").replace("0.0.0.0", "127.0.0.1")

@@ -1,6 +1,6 @@
 """Cluster metrics of a healthy installation, for tests without a cluster.
 
-The names and labels are those of kubelet and of kube-state-metrics, which rules of ours ask for.
+The rules use these names and labels of kubelet and kube-state-metrics.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A small fleet of real programs with certificates, for Prometheus to scrape.
 
-Two runs share three devices. One refreshes its pool in every round, has limits of leakage and asks
-devices to evaluate; it comes to its end. The other one is asynchronous and never does, so that a
-run is at work whenever a test looks.
+Two runs share three devices. One refreshes its pool in every round, limits leakage and lets
+devices evaluate, and completes. The other run is asynchronous and never completes, so that a
+run is always active.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Demo:
                 await admin.create_run(self._completed(), COMPLETED)
                 await admin.create_run(self._endless(), ENDLESS)
                 await eventually(lambda: _is_completed(admin))
-                await _ask_for_a_run_that_is_not_there(admin)
+                await _get_unknown_run(admin)
         finally:
             await admin.close()
 
@@ -142,13 +142,13 @@ class Demo:
         )
 
 
-async def _ask_for_a_run_that_is_not_there(admin: AdminClient) -> None:
+async def _get_unknown_run(admin: AdminClient) -> None:
     """Make a call that fails, for the metrics of errors."""
     try:
-        await admin.get_run("nobody")
+        await admin.get_run("unknown")
     except NotFound:
         return
-    raise AssertionError("a run that nobody created was found")
+    raise AssertionError("an unknown run exists")
 
 
 def _reached(program: Program) -> str:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 DAY = timedelta(days=1)
 
 
-def made_by_an_authority(folder: Path, *hosts: str) -> TlsFiles:
+def files_from_authority(folder: Path, *hosts: str) -> TlsFiles:
     now = datetime.now(UTC)
     authority = create_authority(folder, "tests", now, DAY)
     identity = Identity(Kind.SERVICE, "server")
@@ -36,13 +36,13 @@ def made_by_an_authority(folder: Path, *hosts: str) -> TlsFiles:
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
-    return made_by_an_authority(tmp_path_factory.mktemp("pki"), "localhost", "127.0.0.1")
+    return files_from_authority(tmp_path_factory.mktemp("pki"), "localhost", "127.0.0.1")
 
 
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority that signed neither server's certificate."""
-    return made_by_an_authority(tmp_path_factory.mktemp("others"), "localhost").authority
+    return files_from_authority(tmp_path_factory.mktemp("others"), "localhost").authority
 
 
 # --- PostgreSQL ---------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_a_database_with_another_authority_gets_no_password(
 def test_a_database_with_another_name_gets_no_password(
     postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
 ) -> None:
-    files = made_by_an_authority(tmp_path, "somebody.example")
+    files = files_from_authority(tmp_path, "somebody.example")
     with closing(TlsProxy(files, postgres_server.port)) as server:
         url = checked(postgres_url, server.port, "localhost", files.authority)
         with pytest.raises(Unavailable, match="does not match host name"):
@@ -108,7 +108,7 @@ def s3(tls: TlsFiles) -> Iterator[S3Server]:
         yield server
 
 
-def told(server: S3Server, authority: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def content_url(server: S3Server, authority: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Set the environment as components/tls-storage does; return the URL of the content."""
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
@@ -119,7 +119,7 @@ def told(server: S3Server, authority: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_content_is_reached_by_tls(
     s3: S3Server, tls: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = told(s3, tls.authority, monkeypatch)
+    url = content_url(s3, tls.authority, monkeypatch)
     digest = open_location(url, tmp_path / "one", 1 << 30).place().put_bytes(b"content")
     copy = open_location(url, tmp_path / "other", 1 << 30).place()
     assert copy.local_path(digest).read_bytes() == b"content"
@@ -128,7 +128,7 @@ def test_content_is_reached_by_tls(
 def test_a_store_with_another_authority_gets_no_content(
     s3: S3Server, others: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = told(s3, others, monkeypatch)
+    url = content_url(s3, others, monkeypatch)
     with pytest.raises((ConfigurationError, Unavailable)):
         open_location(url, tmp_path, 1 << 30)
 
@@ -136,7 +136,7 @@ def test_a_store_with_another_authority_gets_no_content(
 def test_a_store_with_tls_refuses_plain_text(
     s3: S3Server, tls: TlsFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = told(s3, tls.authority, monkeypatch)
+    url = content_url(s3, tls.authority, monkeypatch)
     monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint.replace("https:", "http:"))
     with pytest.raises((ConfigurationError, Unavailable)):
         open_location(url, tmp_path, 1 << 30)

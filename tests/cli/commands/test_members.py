@@ -85,9 +85,9 @@ def test_a_created_token_enrols_a_device(coordinator: Coordinator) -> None:
     )
     assert token is not None
     assert coordinator.office.enrol(DeviceKey.create(), token).device_id == "camera"
-    told = json.loads(pki(coordinator, "enrol-token", "--prefix", "p-", "--uses", "7", "--json"))
-    assert told["record"]["terms"] == {"uses": 7, "device_id": "", "prefix": "p-", "used": 0}
-    assert parse_token(told["token"], TokenKind.ENROL) is not None
+    created = json.loads(pki(coordinator, "enrol-token", "--prefix", "p-", "--uses", "7", "--json"))
+    assert created["record"]["terms"] == {"uses": 7, "device_id": "", "prefix": "p-", "used": 0}
+    assert parse_token(created["token"], TokenKind.ENROL) is not None
 
 
 def test_a_created_token_admits_a_person(coordinator: Coordinator) -> None:

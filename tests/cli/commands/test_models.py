@@ -50,9 +50,9 @@ def test_list(coordinator: FakeCoordinator, capsys: Output) -> None:
     assert second[:7] == ["2", "75.0", "%", "-", size, "kB", "best"]
     assert third[:6] == ["3", "50.0", "%", "-", size, "kB"]
     assert main(["model", "list", "run-1", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["best_round"] == 2
-    assert [model["model_dropped"] for model in told["models"]] == [True, False, False]
+    models = json.loads(capsys.readouterr().out)
+    assert models["best_round"] == 2
+    assert [model["model_dropped"] for model in models["models"]] == [True, False, False]
 
 
 def test_export(coordinator: FakeCoordinator, tmp_path: Path, capsys: Output) -> None:
@@ -72,7 +72,7 @@ def test_export(coordinator: FakeCoordinator, tmp_path: Path, capsys: Output) ->
 
 
 @pytest.mark.parametrize(
-    ("run", "which", "code", "told"),
+    ("run", "which", "code", "complaint"),
     [
         ("run-1", "9", 1, "its last completed round is 3"),
         ("run-1", "1", 1, "no longer kept; choose one of the rounds 2, 3"),
@@ -82,12 +82,12 @@ def test_export(coordinator: FakeCoordinator, tmp_path: Path, capsys: Output) ->
     ],
 )
 def test_a_missing_model_is_an_error(
-    coordinator: FakeCoordinator, capsys: Output, run: str, which: str, code: int, told: str
+    coordinator: FakeCoordinator, capsys: Output, run: str, which: str, code: int, complaint: str
 ) -> None:
     if run == "young":
         coordinator.rounds = []
     assert main(["model", "export", run, "--round", which]) == code
-    assert told in capsys.readouterr().err
+    assert complaint in capsys.readouterr().err
 
 
 @pytest.mark.integration  # it loads torch and the exporter
@@ -96,8 +96,8 @@ def test_export_as_onnx(coordinator: FakeCoordinator, tmp_path: Path, capsys: Ou
     assert main(["model", "export", "run-1", "--format", "onnx", "-o", str(target)]) == 0
     assert "after round 3" in capsys.readouterr().out
     session = onnxruntime.InferenceSession(str(target), providers=["CPUExecutionProvider"])
-    told = session.get_modelmeta().custom_metadata_map
-    assert told["origin"].startswith("run run-1, round 3, sha256")
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert metadata["origin"].startswith("run run-1, round 3, sha256")
     (logits,) = session.run(None, {"pixels": np.zeros((5, 1, 16, 16), np.float32)})
     assert logits.shape == (5, 10)
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]

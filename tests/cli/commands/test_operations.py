@@ -26,7 +26,7 @@ from tests.cli.values import MOMENT, a_device, a_run
 Output = pytest.CaptureFixture[str]
 
 RUN_UID = "run-1.abcd"
-TOLD: tuple[tuple[str, dict[str, object]], ...] = (
+LOGGED: tuple[tuple[str, dict[str, object]], ...] = (
     ("run-created", {"by": "olga"}),
     ("task-accepted", {"device": "a", "result": "12" * 32}),
     ("task-late", {"device": "b", "reason": "deadline"}),
@@ -36,7 +36,7 @@ TOLD: tuple[tuple[str, dict[str, object]], ...] = (
 
 def a_log() -> list[Event]:
     log: list[Event] = []
-    for number, (kind, details) in enumerate(TOLD, start=1):
+    for number, (kind, details) in enumerate(LOGGED, start=1):
         before = log[-1].hash if log else origin(RUN_UID)
         log.append(make_event(RUN_UID, number, number * 10**6, kind, canonical(details), before))
     return log
@@ -92,7 +92,7 @@ def test_audit_show(coordinator: FakeOversight, capsys: Output) -> None:
     said = capsys.readouterr().out
     assert "events of run-1.abcd" in said
     assert [line.split()[3] for line in said.splitlines() if line.strip()[:1].isdigit()] == [
-        kind for kind, _ in TOLD
+        kind for kind, _ in LOGGED
     ]
     assert "device a, result 121212121212\n" in said.replace(" \n", "\n").replace("  ", "")
     assert main(["audit", "show", "run-1", "--kind", "task", "--json"]) == 0

@@ -26,7 +26,7 @@ from hfmds.wire.tensors import encode_batch
 from tests.cli.fake_services import FakeStore, serving
 from tests.cli.values import a_pool, a_snapshot
 
-NOBODY = "127.0.0.1:9"  # the discard port has no listener
+NO_SERVER = "127.0.0.1:9"  # the discard port has no listener
 
 Output = pytest.CaptureFixture[str]
 Serve = Callable[..., FakeStore]
@@ -85,7 +85,7 @@ def mixtures() -> SyntheticBatch:
     return replace(plain, images=replace(plain.images, shares=shares))
 
 
-def told(capsys: Output, *command: str) -> Any:
+def json_of(capsys: Output, *command: str) -> Any:
     assert main(["snapshots", *command, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -100,7 +100,7 @@ def test_list(serve: Serve, capsys: Output) -> None:
         assert "one" in capsys.readouterr().out
     assert main(["snapshots", "--run", "other"]) == 0
     assert "no snapshots of run other yet" in capsys.readouterr().out
-    assert told(capsys)[0]["samples"] == 12
+    assert json_of(capsys)[0]["samples"] == 12
 
 
 def test_show(serve: Serve, capsys: Output) -> None:
@@ -112,7 +112,7 @@ def test_show(serve: Serve, capsys: Output) -> None:
     assert f"0 2 {'█' * 20}" in lines
     assert f"9 1 {'█' * 10}" in lines
     assert any(line.startswith("contributor-2 2 4 3 9 ") for line in lines)
-    shown = told(capsys, "show", "one")
+    shown = json_of(capsys, "show", "one")
     assert [shard["class_counts"] for shard in shown["shards"]] == [
         {"0": 2, "3": 1},
         {"3": 3, "9": 1},
@@ -161,7 +161,7 @@ def test_pool(serve: Serve, capsys: Output) -> None:
         ["PSNR", "nearest"],
         ["SSIM", "nearest"],
     ]
-    assert told(capsys, "pool", "pool-1")["state"] == "halted"
+    assert json_of(capsys, "pool", "pool-1")["state"] == "halted"
     assert main(["snapshots", "pool", "other"]) == 1
     assert "there is no pool other" in capsys.readouterr().err
 
@@ -186,10 +186,10 @@ def test_grid(serve: Serve, capsys: Output, tmp_path: Path) -> None:
 
 
 def test_an_unavailable_store_is_an_error(capsys: Output) -> None:
-    assert main(["snapshots", "--store", NOBODY]) == 1
-    said = capsys.readouterr().err
-    assert f"synthesis store at {NOBODY} is unavailable" in said
-    assert "HFMDS_STORE" in said
+    assert main(["snapshots", "--store", NO_SERVER]) == 1
+    complaint = capsys.readouterr().err
+    assert f"synthesis store at {NO_SERVER} is unavailable" in complaint
+    assert "HFMDS_STORE" in complaint
 
 
 # --- exports ------------------------------------------------------------------------------------
@@ -197,10 +197,10 @@ def test_an_unavailable_store_is_an_error(capsys: Output) -> None:
 
 def by_class(images: LabelledImages) -> dict[int, list[bytes]]:
     """Return the images of each class, in their order."""
-    found: dict[int, list[bytes]] = {}
+    difference: dict[int, list[bytes]] = {}
     for pixels, label in zip(images.pixels, images.labels.tolist(), strict=True):
-        found.setdefault(label, []).append(pixels.tobytes())
-    return found
+        difference.setdefault(label, []).append(pixels.tobytes())
+    return difference
 
 
 def all_of(*batches: SyntheticBatch) -> LabelledImages:
@@ -216,9 +216,9 @@ def test_export_as_npz(serve: Serve, capsys: Output, tmp_path: Path) -> None:
     target = tmp_path / "pool.npz"
     assert main(["snapshots", "export", "one", "--output", str(target)]) == 0
     assert "pool.npz: 18 images" in capsys.readouterr().out.replace("\n", "")
-    found, expected = load_images(str(target)), all_of(*batches)
-    np.testing.assert_array_equal(found.pixels, expected.pixels)
-    np.testing.assert_array_equal(found.labels, expected.labels)
+    difference, expected = load_images(str(target)), all_of(*batches)
+    np.testing.assert_array_equal(difference.pixels, expected.pixels)
+    np.testing.assert_array_equal(difference.labels, expected.labels)
 
 
 @pytest.mark.parametrize("batches", [(a_pool(), a_pool(2, 3)), (colourful(1, 0, 9), colourful(9))])
@@ -356,10 +356,10 @@ def test_diff_by_shards(serve: Serve, capsys: Output) -> None:
     fake = serve(one=(left, stayed), two=(stayed, came))
     lower = replace(fake.snapshots["two"].leakage, nearest_max=10.0)
     fake.snapshots["two"] = replace(fake.snapshots["two"], leakage=lower)
-    found = told(capsys, "diff", "one", "two")
-    assert found["shards"] == {"removed": 1, "carried": 1, "added": 1}
-    assert found["samples"] == {"removed": 3, "carried": 1, "added": 2}
-    assert found["classes"][:4] == [
+    difference = json_of(capsys, "diff", "one", "two")
+    assert difference["shards"] == {"removed": 1, "carried": 1, "added": 1}
+    assert difference["samples"] == {"removed": 3, "carried": 1, "added": 2}
+    assert difference["classes"][:4] == [
         {"removed": 2, "carried": 0, "added": 1},
         {"removed": 1, "carried": 0, "added": 0},
         {"removed": 0, "carried": 1, "added": 0},
@@ -384,15 +384,19 @@ def test_an_exact_diff_finds_samples_that_moved_to_another_shard(
     whole, stayed = a_pool(2, 2), a_pool(3, 3)
     part = whole.take(np.array([0, 3]))
     fake = serve(one=(whole, stayed), two=(stayed, part))
-    assert told(capsys, "diff", "one", "two")["samples"] == {"removed": 4, "carried": 9, "added": 2}
-    found = told(capsys, "diff", "one", "two", "--exact")
-    assert found["samples"] == {"removed": 2, "carried": 11, "added": 0}
-    assert found["classes"][:2] == [{"removed": 1, "carried": 4, "added": 0}] * 2
+    assert json_of(capsys, "diff", "one", "two")["samples"] == {
+        "removed": 4,
+        "carried": 9,
+        "added": 2,
+    }
+    difference = json_of(capsys, "diff", "one", "two", "--exact")
+    assert difference["samples"] == {"removed": 2, "carried": 11, "added": 0}
+    assert difference["classes"][:2] == [{"removed": 1, "carried": 4, "added": 0}] * 2
     assert fake.snapshots["two"].shards[0].digest not in fake.downloaded
 
 
 def test_a_snapshot_does_not_differ_from_itself(serve: Serve, capsys: Output) -> None:
     serve(one=(a_pool(),))
     for exact in ([], ["--exact"]):
-        found = told(capsys, "diff", "one", "one", *exact)
-        assert found["samples"] == {"removed": 0, "carried": 12, "added": 0}
+        difference = json_of(capsys, "diff", "one", "one", *exact)
+        assert difference["samples"] == {"removed": 0, "carried": 12, "added": 0}

@@ -37,12 +37,12 @@ def log_in(folder: Path, run: str = "run") -> tuple[str, list[Event]]:
         return run_uid, records.events(run_uid, 0, 1000)
 
 
-def told(folder: Path) -> list[tuple[str, dict[str, object]]]:
+def logged(folder: Path) -> list[tuple[str, dict[str, object]]]:
     return [(event.kind, json.loads(event.details)) for event in log_in(folder)[1]]
 
 
 def kinds(folder: Path) -> list[str]:
-    return [kind for kind, _ in told(folder)]
+    return [kind for kind, _ in logged(folder)]
 
 
 # --- contents -------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ async def test_the_log_records_a_run_from_beginning_to_end(tmp_path: Path) -> No
         await bench.create(make_spec(refresh_every=1))
         await bench.play("a", 2, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
-    events = told(tmp_path)
+    events = logged(tmp_path)
     states = [details["state"] for kind, details in events if kind == "round-entered"]
     assert states == [state.name.lower() for state in RoundState]
     assert [kind for kind, _ in events if kind != "round-entered"] == [
@@ -94,7 +94,7 @@ def test_repeated_and_refused_steps_are_not_logged(tmp_path: Path) -> None:
     for now in (4.0, 5.0):
         records.tasks.accept("a", task.task_id, digest_of(b"u"), b"", now)
         records.runs.pause("run", now, by="olga")
-    before = told(tmp_path)
+    before = logged(tmp_path)
     assert before[-2][0] == "task-accepted"
     assert before[-1] == ("run-paused", {"by": "olga", "reason": ""})
     with pytest.raises(WrongState):
@@ -106,7 +106,7 @@ def test_repeated_and_refused_steps_are_not_logged(tmp_path: Path) -> None:
             6.0,
         )
     records.runs.resume("run", 7.0)
-    assert told(tmp_path) == [*before, ("run-resumed", {"by": "coordinator"})]
+    assert logged(tmp_path) == [*before, ("run-resumed", {"by": "coordinator"})]
     run_uid, log = log_in(tmp_path)
     assert flaw(log, run_uid) == ""
 
@@ -123,7 +123,7 @@ def test_a_lost_device_is_logged_with_the_cause(tmp_path: Path) -> None:
     records.tasks.fail("a", failing.task_id, "told so", FailureCause.UNSUITABLE, 6.0)
     records.phases.close(slow.key, LateReason.DEADLINE, 7.0)
     of_task = {"round": 1, "phase": "train"}
-    assert told(tmp_path)[-5:-1] == [
+    assert logged(tmp_path)[-5:-1] == [
         ("task-refused", {**of_task, "device": "a", "reason": "not finite"}),
         (
             "task-failed",

@@ -31,12 +31,12 @@ def test_the_first_coordinator_leaves_a_mark_that_others_must_find(tmp_path: Pat
 class SlowBlobs(FolderBlobs):
     """A blob store that runs an action during each write."""
 
-    def __init__(self, folder: Path, meanwhile: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, during_put: Callable[[], None]) -> None:
         super().__init__(folder)
-        self._meanwhile = meanwhile
+        self._during_put = during_put
 
     def put_bytes(self, data: bytes | memoryview) -> Digest:
-        self._meanwhile()
+        self._during_put()
         return super().put_bytes(data)
 
 

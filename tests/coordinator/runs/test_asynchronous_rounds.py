@@ -69,7 +69,7 @@ async def round_is(bench: Workbench, number: int) -> None:
 def flushed(models: Sequence[Weights], results: Sequence[tuple[int, float]]) -> Weights:
     """FedBuff's step from the last of the models, by results (round they began at, their nudge).
 
-    w + 1/K * sum of (what was learned) / (1 + staleness)^a
+    w + 1/K * sum of (change of the weights) / (1 + staleness)^a
     """
     now = len(models)  # models[0] is the model of round 1
     step = sum(learned / (1 + now - began) ** A for began, learned in results) / len(results)
@@ -85,7 +85,7 @@ def assert_near(actual: Weights, expected: Weights) -> None:
 async def test_results_count_in_the_open_round_weighted_by_the_age_of_their_model(
     tmp_path: Path,
 ) -> None:
-    """a and b fill round 1, a and b round 2; c, which began in round 1, comes in round 3."""
+    """Devices a and b fill rounds 1 and 2. Device c begins in round 1 and submits in round 3."""
 
     async with workbench(tmp_path) as bench:
         waiting = await bench.arrive("a", "b", "c")
@@ -131,7 +131,7 @@ async def test_results_count_in_the_open_round_weighted_by_the_age_of_their_mode
 
 
 async def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path) -> None:
-    """c begins in round 1, and hands in, in round 2, to a coordinator that was started anew."""
+    """Device c begins in round 1 and submits in round 2 to a restarted coordinator."""
 
     async def scenario(folder: Path, restarts: bool) -> bytes:
         async with workbench(folder) as bench:
@@ -218,9 +218,9 @@ async def test_a_task_with_a_too_old_model_ends(tmp_path: Path) -> None:
         for name in ("a", "b"):
             await bench.do(name, await bench.check_in(name), echo)
         await round_is(bench, 3)
-        with pytest.raises(TooLate, match="too old") as told:
+        with pytest.raises(TooLate, match="too old") as refusal:
             await bench.do("slow", slow, echo)
-        assert told.value.reason == "stale"
+        assert refusal.value.reason == "stale"
         assert (await bench.check_in("slow")).round_number == 3
 
 
@@ -264,9 +264,9 @@ async def test_a_buffer_that_does_not_fill_is_flushed_at_the_deadline(tmp_path: 
         now[0] += 60.0
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         assert bench.runs.rounds("run")[0].device_ids == ("a",)
-        with pytest.raises(TooLate, match="has completed") as told:
+        with pytest.raises(TooLate, match="has completed") as refusal:
             await bench.do("b", b, echo)
-        assert told.value.reason == "completed"
+        assert refusal.value.reason == "completed"
 
 
 async def test_updates_are_kept_until_they_count_and_models_forever(tmp_path: Path) -> None:

@@ -296,12 +296,12 @@ async def test_a_run_cannot_start_from_a_missing_model_or_another_form(tmp_path:
         await bench.play("a", 2, nudge(1.0))
         await bench.until(lambda run: run.completed_rounds == 2)
         spec = make_spec()
-        for start, error, told in (
+        for start, error, complaint in (
             (ModelVersion("nobody", 1), NotFound, "no run 'nobody'"),
             (ModelVersion("run", 3), NotFound, "no completed round 3"),
             (ModelVersion("run", 1), NotFound, "kept are those after rounds 2"),
         ):
-            with pytest.raises(error, match=told):
+            with pytest.raises(error, match=complaint):
                 await bench.create(dataclasses.replace(spec, start_from=start), "next")
         model = dataclasses.replace(spec.recipe.model, classes=7)
         recipe = dataclasses.replace(spec.recipe, model=model)

@@ -139,7 +139,7 @@ def test_a_run_untouched_for_a_month_is_forgotten(
 def test_a_folder_of_an_earlier_version_works(tmp_path: Path, state: DeviceFolder) -> None:
     state.save_memory("run", "synthesise", 2, memory(2))
     (tmp_path / "runs" / "run" / "prototypes-3").write_bytes(b"as they were kept once")
-    (tmp_path / "runs" / "run" / "synthesise-3.old").write_bytes(b"a copy that somebody made")
+    (tmp_path / "runs" / "run" / "synthesise-3.old").write_bytes(b"a copy")
     assert state.memory("run", "synthesise", 4)["0"][0] == 2
     state.save_memory("run", "synthesise", 4, memory(4))
 

@@ -22,16 +22,16 @@ class Clock:
 
 def test_steps_time_and_processor_time_are_measured() -> None:
     clock, processor = Clock(), Clock()
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     steps: list[float] = []
-    with Meter(lambda *done: told.append(done), steps.append, clock, processor) as meter:
+    with Meter(lambda *done: progress.append(done), steps.append, clock, processor) as meter:
         for seconds, done in ((2.0, 1), (1.0, 2), (6.0, 4), (0.5, 1)):  # then a second phase
             clock.now += seconds
             processor.now += 2 * seconds  # two threads
             meter.progress(done, 4)
         clock.now += 0.25  # time after the last step
     assert steps == [2.0, 1.0, 3.0, 0.5]
-    assert told == [(1, 4), (2, 4), (4, 4), (1, 4)]
+    assert progress == [(1, 4), (2, 4), (4, 4), (1, 4)]
     assert (meter.steps, meter.seconds, meter.cpu_seconds) == (5, 9.75, 19.0)
 
 
