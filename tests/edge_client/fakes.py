@@ -294,9 +294,9 @@ class FakeEngine:
 
     def synthesise(self, work: LocalWork, progress: Progress) -> Synthesis:
         memory, before = self._work_on(work, progress)
-        made = batch(*work.shard.labels.tolist())
-        made.images.pixels[:] += np.uint8(work.seed + before)
-        return Synthesis(made, memory, self.health)
+        synthetic = batch(*work.shard.labels.tolist())
+        synthetic.images.pixels[:] += np.uint8(work.seed + before)
+        return Synthesis(synthetic, memory, self.health)
 
     def evaluate(self, work: LocalWork, progress: Progress) -> Evaluation:
         self.works.append(work)

@@ -558,9 +558,9 @@ def test_an_unknown_class_is_reported_without_its_name(
 def test_diverged_synthesis_is_reported(device: Device) -> None:
     class Diverging(FakeEngine):
         def synthesise(self, *args, **kwargs):  # type: ignore[no-untyped-def]
-            made = super().synthesise(*args, **kwargs)
-            health = dataclasses.replace(made.health, matching_loss=math.nan)
-            return dataclasses.replace(made, health=health)
+            synthesis = super().synthesise(*args, **kwargs)
+            health = dataclasses.replace(synthesis.health, matching_loss=math.nan)
+            return dataclasses.replace(synthesis, health=health)
 
     device.engine = Diverging()
     device.work(device.synthesise_task())
@@ -837,9 +837,9 @@ def test_the_count_is_on_disk_after_every_transfer(device: Device, garbled: int)
     device.coordinator.shelf.garbled = garbled
     device.work(device.train_task("t1"))
     assert ("t1" in device.coordinator.failures) == bool(garbled)
-    left = device.budget.left_bytes()
-    assert left < 10**9
-    assert TrafficBudget(device.folder / "traffic.json", 10**9).left_bytes() == left
+    bytes_left = device.budget.left_bytes()
+    assert bytes_left < 10**9
+    assert TrafficBudget(device.folder / "traffic.json", 10**9).left_bytes() == bytes_left
 
 
 def test_a_download_does_not_restart_beyond_the_limit(device: Device) -> None:

@@ -26,5 +26,5 @@ def looks(path: Path) -> set[str]:
 
 
 def test_the_wall_clock_is_only_a_fallback() -> None:
-    found = {path.name for path in EDGE_CLIENT.rglob("*.py") if looks(path)}
-    assert found == MAY_LOOK
+    modules = {path.name for path in EDGE_CLIENT.rglob("*.py") if looks(path)}
+    assert modules == MAY_LOOK

@@ -39,14 +39,14 @@ def shard(tmp_path: Path) -> Path:
 
 
 def start(tmp_path: Path, **settings: str) -> subprocess.Popen[str]:
-    given = {
+    settings = {
         "state_dir": str(tmp_path / "state"),
         "metrics_listen": "127.0.0.1:0",
         "address_file": str(tmp_path / "address.json"),
         **settings,
     }
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HFMDS_")}
-    environment |= {f"HFMDS_{name.upper()}": value for name, value in given.items()}
+    environment |= {f"HFMDS_{name.upper()}": value for name, value in settings.items()}
     return subprocess.Popen(
         [sys.executable, "-m", "edge_client"], env=environment, stderr=subprocess.PIPE, text=True
     )

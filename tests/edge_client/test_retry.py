@@ -16,14 +16,14 @@ PEER = Peer("coordinator", "127.0.0.1:7401", "HFMDS_COORDINATOR")
 
 def pauses(*failures: HfmdsError) -> list[float]:
     """Return the waiting times with a peer that fails with these errors and then answers."""
-    slept, left = [], list(failures)
+    slept, remaining = [], list(failures)
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
 
     async def ask() -> str:
-        if left:
-            raise left.pop(0)
+        if remaining:
+            raise remaining.pop(0)
         return "answer"
 
     backoff = Backoff(first_seconds=1.0, max_seconds=4.0)

@@ -50,7 +50,7 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Office:
     return Office(folder, issuer=new_issuer())
 
 
-def all_right(office: Office) -> dict[str, Any]:
+def valid_arguments(office: Office) -> dict[str, Any]:
     """Return the arguments of an enrolment."""
     key = DeviceKey.create()
     nonce, request = office.enrolment.begin(), key.request()
@@ -65,13 +65,13 @@ def all_right(office: Office) -> dict[str, Any]:
 
 def test_correct_enrolments_succeed(tmp_path: Path) -> None:
     office = Office(tmp_path, issuer=new_issuer())
-    assert office.enrolment.enrol(**all_right(office)).device_id == "camera"
+    assert office.enrolment.enrol(**valid_arguments(office)).device_id == "camera"
 
 
 @tried(60)
 @given(data=st.data())
 def test_enrolments_with_any_wrong_part_are_refused(office: Office, data: st.DataObject) -> None:
-    arguments = all_right(office)
+    arguments = valid_arguments(office)
     wrong = data.draw(st.sampled_from(sorted(arguments.keys() - {"wished_id"})))
     flip = data.draw(st.integers(0, 7))
     at = data.draw(st.integers(0, 500))

@@ -210,7 +210,7 @@ def test_every_method_gives_the_same_weights_simulated_and_over_grpc(
         for results in expected.values()
     }
     assert len(learned) == len(experiments)
-    _metrics_tell_of_the_run(coordinator_program)
+    _require_metrics_of_the_run(coordinator_program)
     assert devices["device-a"].stop() == 0
 
     async def states(client: AdminClient) -> dict[str, DeviceState]:
@@ -241,7 +241,7 @@ def _same_round(result: RoundResult, recorded: Round) -> None:
     assert recorded.traffic.sent_bytes > 0
 
 
-def _metrics_tell_of_the_run(coordinator: Program) -> None:
+def _require_metrics_of_the_run(coordinator: Program) -> None:
     url = f"http://{coordinator.address('metrics')}"
     with urllib.request.urlopen(f"{url}/metrics") as response:
         text = response.read().decode()

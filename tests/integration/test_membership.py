@@ -178,10 +178,10 @@ class Device:
         try:
             nonce, request = await client.begin(), self.key.request()
             proof = self.key.proof(nonce, request)
-            found, issued = await client.enrol(token, nonce, device_id, request, proof)
+            assigned_id, issued = await client.enrol(token, nonce, device_id, request, proof)
         finally:
             await client.close()
-        self.device_id = found
+        self.device_id = assigned_id
         self._keep(issued)
 
     async def renew(self) -> None:

@@ -40,24 +40,24 @@ def scraping(pods: Mapping[str, Sequence[str]], cluster: str | None = None) -> d
     (scrape,) = yaml.safe_load((FOLDER / "scrape.yaml").read_text())["scrape_configs"]
     del scrape["kubernetes_sd_configs"], scrape["scrape_interval"]
     scrape["static_configs"] = [
-        {"targets": list(addresses), "labels": _as_kubernetes_tells(name, port)}
+        {"targets": list(addresses), "labels": _kubernetes_labels(name, port)}
         for name, addresses in pods.items()
         for port in ("grpc", "metrics")
     ]
     return {
         "global": {"scrape_interval": _INTERVAL, "evaluation_interval": _INTERVAL},
         "rule_files": [str(RULES)],
-        "scrape_configs": [scrape, *([_telling_of_others(cluster)] if cluster else [])],
+        "scrape_configs": [scrape, *([_cluster_scrape(cluster)] if cluster else [])],
     }
 
 
-def _telling_of_others(address: str) -> dict[str, Any]:
+def _cluster_scrape(address: str) -> dict[str, Any]:
     """Let labels of the target win, as for kube-state-metrics."""
     static = [{"targets": [address], "labels": {"namespace": "monitoring"}}]
     return {"job_name": "cluster", "honor_labels": True, "static_configs": static}
 
 
-def _as_kubernetes_tells(name: str, port: str) -> dict[str, str]:
+def _kubernetes_labels(name: str, port: str) -> dict[str, str]:
     labels = {
         "pod_annotation_prometheus_io_scrape": "true",
         "pod_container_port_name": port,

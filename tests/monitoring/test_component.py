@@ -24,7 +24,7 @@ def of_kind(resources: tuple[Resource, ...], kind: str) -> dict[str, Resource]:
     }
 
 
-def together(folder: Path, *components: str) -> tuple[Resource, ...]:
+def render(folder: Path, *components: str) -> tuple[Resource, ...]:
     """Render the base with these components."""
     paths = [os.path.relpath(MANIFESTS / name, folder) for name in ("base", *components)]
     kustomization = {"resources": paths[:1], "components": paths[1:], "namespace": "hfmds"}
@@ -34,7 +34,7 @@ def together(folder: Path, *components: str) -> tuple[Resource, ...]:
 
 @pytest.fixture(scope="module")
 def monitored(tmp_path_factory: pytest.TempPathFactory) -> tuple[Resource, ...]:
-    return together(tmp_path_factory.mktemp("monitored"), "components/monitoring")
+    return render(tmp_path_factory.mktemp("monitored"), "components/monitoring")
 
 
 def test_grafana_finds_every_dashboard(monitored: tuple[Resource, ...]) -> None:
@@ -87,7 +87,7 @@ def named_in_rules(label: str) -> list[re.Pattern[str]]:
 
 
 def test_alerts_name_existing_volumes_and_jobs(tmp_path: Path) -> None:
-    backed_up = together(tmp_path, "components/backup")
+    backed_up = render(tmp_path, "components/backup")
     resources = (*rendered(MANIFESTS / "overlays" / "prod"), *backed_up)
     jobs = of_kind(resources, "CronJob").keys()
     claims = {
@@ -109,7 +109,7 @@ def test_alerts_name_existing_volumes_and_jobs(tmp_path: Path) -> None:
 
 def test_a_plain_prometheus_gets_the_same_rules(tmp_path: Path) -> None:
     parts = ("components/monitoring/dashboards", "components/monitoring/rules")
-    resources = together(tmp_path, *parts)
+    resources = render(tmp_path, *parts)
     assert not [resource for resource in resources if "coreos" in resource["apiVersion"]]
     maps = of_kind(resources, "ConfigMap")
     assert maps["hfmds-rules"]["data"] == {"hfmds.yaml": RULES.read_text()}

@@ -51,9 +51,9 @@ def test_old_backups_beyond_the_limit_are_deleted(
     with opened_database("sqlite:///hfmds-data/coordinator/state.sqlite3") as engine:
         Schema("coordinator").upgrade(engine)
     assert main(["backup", "coordinator", "backups", "--keep", "1"]) == 0
-    (made,) = (tmp_path / "backups").iterdir()
-    assert f"backups/{made.name}: the database and 0 blobs" in capsys.readouterr().out
-    made.rename(made.with_name("2026-01-01T000000"))
+    (backup,) = (tmp_path / "backups").iterdir()
+    assert f"backups/{backup.name}: the database and 0 blobs" in capsys.readouterr().out
+    backup.rename(backup.with_name("2026-01-01T000000"))
     assert main(["backup", "coordinator", "backups", "--keep", "1"]) == 0
     (newer,) = (tmp_path / "backups").iterdir()
-    assert newer.name >= made.name
+    assert newer.name >= backup.name

@@ -109,13 +109,13 @@ def test_tokens_are_listed_and_revoked(coordinator: Coordinator) -> None:
     assert json.loads(pki(coordinator, "tokens", "--json")) == []
     with pytest.raises(NotFound):
         pki(coordinator, "revoke", "--token", "0" * 12)
-    whole = pki(coordinator, "enrol-token").strip()
-    said = pki(coordinator, "revoke", "--token", whole)
-    assert whole.split("_")[2] in said
-    assert whole.split("_")[3] not in said
+    token_text = pki(coordinator, "enrol-token").strip()
+    output = pki(coordinator, "revoke", "--token", token_text)
+    assert token_text.split("_")[2] in output
+    assert token_text.split("_")[3] not in output
     with pytest.raises(InvalidInput, match=r"12 .*hex") as refusal:
-        pki(coordinator, "revoke", "--token", whole[:-1])
-    assert whole[-64:-40] not in str(refusal.value)
+        pki(coordinator, "revoke", "--token", token_text[:-1])
+    assert token_text[-64:-40] not in str(refusal.value)
 
 
 def test_a_device_is_revoked_and_its_standing_shown(coordinator: Coordinator) -> None:
@@ -124,9 +124,9 @@ def test_a_device_is_revoked_and_its_standing_shown(coordinator: Coordinator) ->
     issued = office.enrol(DeviceKey.create(), office.token(device_id="camera"))
     assert "member" in pki(coordinator, "devices")
     assert certificate(issued).serial in pki(coordinator, "devices")
-    said = pki(coordinator, "revoke", "camera", "--reason", "lost")
-    assert "hfmds pki enrol-token --device camera" in said
-    assert "is that its id" not in said
+    output = pki(coordinator, "revoke", "camera", "--reason", "lost")
+    assert "hfmds pki enrol-token --device camera" in output
+    assert "is that its id" not in output
     assert coordinator.gate.exclusions.dead_until.keys() == {"camera"}
     assert coordinator.dismissed == ["camera"]
     shown = pki(coordinator, "devices")
@@ -142,8 +142,8 @@ def test_a_serial_number_is_accepted_in_every_notation(coordinator: Coordinator)
 
 
 def test_a_quarantine_begins_and_ends(coordinator: Coordinator) -> None:
-    said = pki(coordinator, "quarantine", "phone", "--reason", "noisy")
-    assert "no device phone has ever enrolled or checked in: check the id" in said
+    output = pki(coordinator, "quarantine", "phone", "--reason", "noisy")
+    assert "no device phone has ever enrolled or checked in: check the id" in output
     assert coordinator.gate.exclusions.quarantined == {"phone": "noisy"}
     assert "quarantine" in pki(coordinator, "devices")
     pki(coordinator, "release", "phone")
@@ -154,8 +154,8 @@ def test_old_revocations_are_forgotten(coordinator: Coordinator) -> None:
     assert "no device camera has ever" in pki(coordinator, "revoke", "camera")
     pki(coordinator, "revoke", "--certificate", "ab")
     coordinator.office.now += 2 * 24 * 3600.0
-    said = pki(coordinator, "forget", "--devices", "2")
-    assert said == "forgotten: 1 device and 0 certificates\n"
+    output = pki(coordinator, "forget", "--devices", "2")
+    assert output == "forgotten: 1 device and 0 certificates\n"
     assert coordinator.gate.exclusions == Exclusions(serials=frozenset({"ab"}))
     assert "0 devices and 1 cert" in pki(coordinator, "forget", "--certificates", "1.5")
     with pytest.raises(InvalidInput, match="--devices DAYS"):
@@ -189,9 +189,9 @@ def settings(monkeypatch: pytest.MonkeyPatch, **given: object) -> CommandSetting
 def test_a_token_replaces_a_certificate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file, authority = tmp_path / "token", tmp_path / "authority.crt"
     file.write_text("secret\n")
-    found = settings(monkeypatch, token_file=file, tls_authority=authority).credentials
-    assert found == Bearer(Trust(authority), "secret")
-    assert "secret" not in repr(found)
+    token_settings = settings(monkeypatch, token_file=file, tls_authority=authority).credentials
+    assert token_settings == Bearer(Trust(authority), "secret")
+    assert "secret" not in repr(token_settings)
     with pytest.raises(ConfigurationError, match="not both"):
         settings(monkeypatch, token="another")
     monkeypatch.delenv("HFMDS_TOKEN_FILE")
@@ -209,6 +209,6 @@ def test_contradictory_settings_are_refused(
         settings(monkeypatch, tls_certificate="a", tls_key="b", tls_authority="c")
     for name in ("tls_certificate", "tls_key", "token"):
         monkeypatch.delenv(f"HFMDS_{name.upper()}")
-    found = settings(monkeypatch, token_file=tmp_path / "missing")
+    token_settings = settings(monkeypatch, token_file=tmp_path / "missing")
     with pytest.raises(ConfigurationError, match="HFMDS_TOKEN_FILE"):
-        _ = found.credentials
+        _ = token_settings.credentials

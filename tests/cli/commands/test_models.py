@@ -28,11 +28,11 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCoordinator]:
     fake = FakeCoordinator()
     spec = a_run().spec
     fake.model = encode_weights(first_checkpoint(spec.recipe).weights)
-    made = digest_of(fake.model)
+    digest = digest_of(fake.model)
     fake.rounds = [
         replace(a_round(1), model_dropped=True),
-        replace(a_round(2, 0.75), weights=made),
-        replace(a_round(3), weights=made),
+        replace(a_round(2, 0.75), weights=digest),
+        replace(a_round(3), weights=digest),
     ]
     fake.runs["run-1"] = a_run(completed_rounds=3, best_round=2)
     fake.runs["young"] = a_run("young")

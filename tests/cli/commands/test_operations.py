@@ -59,8 +59,8 @@ class FakeOversight(FakeCoordinator):
         return admin_pb2.ListEventsResponse(run_uid=RUN_UID, events=first_page(later, 2))
 
     def GetFunnel(self, request: Any, context: Any) -> Any:
-        found = self.funnels.get((request.run_id, request.round), [])
-        return admin_pb2.GetFunnelResponse(funnels=map(funnel_message, found))
+        funnels = self.funnels.get((request.run_id, request.round), [])
+        return admin_pb2.GetFunnelResponse(funnels=map(funnel_message, funnels))
 
     def SetDrain(self, request: Any, context: Any) -> Any:
         self.drain = Drain(request.on, MOMENT, "olga")
@@ -89,12 +89,12 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeOversight]:
 
 def test_audit_show(coordinator: FakeOversight, capsys: Output) -> None:
     assert main(["audit", "show", "run-1"]) == 0
-    said = capsys.readouterr().out
-    assert "events of run-1.abcd" in said
-    assert [line.split()[3] for line in said.splitlines() if line.strip()[:1].isdigit()] == [
+    output = capsys.readouterr().out
+    assert "events of run-1.abcd" in output
+    assert [line.split()[3] for line in output.splitlines() if line.strip()[:1].isdigit()] == [
         kind for kind, _ in LOGGED
     ]
-    assert "device a, result 121212121212\n" in said.replace(" \n", "\n").replace("  ", "")
+    assert "device a, result 121212121212\n" in output.replace(" \n", "\n").replace("  ", "")
     assert main(["audit", "show", "run-1", "--kind", "task", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert [event["kind"] for event in shown] == ["task-accepted", "task-late"]
@@ -111,23 +111,23 @@ def test_audit_show(coordinator: FakeOversight, capsys: Output) -> None:
 def test_audit_verify(coordinator: FakeOversight, capsys: Output) -> None:
     head = coordinator.log[-1].hash
     assert main(["audit", "verify", "run-1"]) == 0
-    said = capsys.readouterr().out
-    assert said == f"the log of run-1.abcd is sound: 4 events\nhead {head}\n"
+    output = capsys.readouterr().out
+    assert output == f"the log of run-1.abcd is sound: 4 events\nhead {head}\n"
     assert main(["audit", "verify", "run-1", "--head", coordinator.log[1].hash]) == 0
     assert "4 events, and has the noted head" in capsys.readouterr().out
     coordinator.log[2] = replace(coordinator.log[2], details="{}")
     assert main(["audit", "verify", "run-1"]) == 1
-    said = capsys.readouterr().err
-    assert "the log of run-1.abcd is broken: event 3 (task-late, 1970-01-01 00:00:03)" in said
+    output = capsys.readouterr().err
+    assert "the log of run-1.abcd is broken: event 3 (task-late, 1970-01-01 00:00:03)" in output
     coordinator.log = coordinator.log[:2]
     assert main(["audit", "verify", "run-1"]) == 0
     capsys.readouterr()
     assert main(["audit", "verify", "run-1", "--head", head]) == 1
     assert f"the noted head {head} is not in the log" in capsys.readouterr().err
     assert main(["audit", "verify", "run-1", "--head", head[:12]]) == 2
-    said = capsys.readouterr().err
-    assert "64 hexadecimal digits" in said
-    assert "cut off" not in said
+    output = capsys.readouterr().err
+    assert "64 hexadecimal digits" in output
+    assert "cut off" not in output
 
 
 # --- drain and status -----------------------------------------------------------------------------
@@ -135,9 +135,9 @@ def test_audit_verify(coordinator: FakeOversight, capsys: Output) -> None:
 
 def test_drain_and_status(coordinator: FakeOversight, capsys: Output) -> None:
     assert main(["status"]) == 0
-    said = capsys.readouterr().out
-    assert "drained       no" in said
-    assert "tasks out     2 downloaded, 1 taken" in said
+    output = capsys.readouterr().out
+    assert "drained       no" in output
+    assert "tasks out     2 downloaded, 1 taken" in output
     assert main(["drain"]) == 0
     assert "end it with: hfmds drain --off" in capsys.readouterr().out
     assert main(["status"]) == 0

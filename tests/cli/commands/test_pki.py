@@ -32,15 +32,15 @@ def test_a_fleet_is_set_up_by_two_commands(tmp_path: Path) -> None:
     hfmds("issue", "viewer", "olga", "--folder", str(folder), "--days", "1")
     issuers = {"authority.crt", "device-issuer.crt", "service-issuer.crt"}
     parties = [path for path in folder.glob("*.crt") if path.name not in issuers]
-    made = {path.name: identity_in(path.read_bytes()) for path in parties}
-    assert made == {
+    identities = {path.name: identity_in(path.read_bytes()) for path in parties}
+    assert identities == {
         "service-coordinator.crt": Identity(Kind.SERVICE, "coordinator"),
         "service-synthesis-store.crt": Identity(Kind.SERVICE, "synthesis-store"),
         "admin-owner-admin.crt": Identity(Kind.OWNER, "admin"),
         "device-camera-7.crt": Identity(Kind.DEVICE, "camera-7"),
         "admin-viewer-olga.crt": Identity(Kind.VIEWER, "olga"),
     }
-    for name in made:
+    for name in identities:
         certificate = folder / name
         TlsFiles(certificate, certificate.with_suffix(".key"), folder / "authority.crt").read()
 
@@ -54,9 +54,9 @@ def test_a_malformed_name_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("service", ["coordinator", "synthesis-store"])
 def test_a_service_certificate_always_names_its_service(tmp_path: Path, service: str) -> None:
     hfmds("init", "--folder", str(tmp_path))
-    made = (tmp_path / f"service-{service}.crt", tmp_path / "service-other.crt")
+    certificates = (tmp_path / f"service-{service}.crt", tmp_path / "service-other.crt")
     hfmds("issue", "service", "other", "--folder", str(tmp_path))
-    for certificate, name in zip(made, (service, "other"), strict=True):
+    for certificate, name in zip(certificates, (service, "other"), strict=True):
         assert hosts_of(certificate.read_bytes()) == ["localhost", name, "127.0.0.1"]
 
 

@@ -41,11 +41,11 @@ class FakeKeeper(FakeStore):
         self.log = a_log()
 
     def CollectSnapshots(self, request: Any, context: Any) -> Any:
-        taken = self.unneeded[:2]
+        released = self.unneeded[:2]
         if not request.dry_run:
             del self.unneeded[:2]
         return pb.CollectSnapshotsResponse(
-            snapshot_ids=taken, erased_blobs=len(taken), erased_bytes=1000 * len(taken)
+            snapshot_ids=released, erased_blobs=len(released), erased_bytes=1000 * len(released)
         )
 
     def ReleaseRun(self, request: Any, context: Any) -> Any:
@@ -106,8 +106,8 @@ def test_withdraw_asks_first(
     assert store.withdrawn == []
     assert main(["snapshots", "withdraw", "phone-3", "--run", "run-1", "--yes"]) == 0
     assert store.withdrawn == [("phone-3", "run-1")]
-    said = capsys.readouterr().out
-    assert "2 batches left open pools, and its images are still in 1 snapshot\n" in said
+    output = capsys.readouterr().out
+    assert "2 batches left open pools, and its images are still in 1 snapshot\n" in output
 
 
 def test_the_stores_log_is_shown_and_checked(store: FakeKeeper, capsys: Output) -> None:

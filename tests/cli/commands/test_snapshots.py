@@ -352,8 +352,8 @@ def test_mixtures_are_exported_with_their_class_shares(
 
 
 def test_diff_by_shards(serve: Serve, capsys: Output) -> None:
-    left, stayed, came = colourful(0, 0, 1), colourful(2), colourful(0, 3)
-    fake = serve(one=(left, stayed), two=(stayed, came))
+    removed, stayed, added = colourful(0, 0, 1), colourful(2), colourful(0, 3)
+    fake = serve(one=(removed, stayed), two=(stayed, added))
     lower = replace(fake.snapshots["two"].leakage, nearest_max=10.0)
     fake.snapshots["two"] = replace(fake.snapshots["two"], leakage=lower)
     difference = json_of(capsys, "diff", "one", "two")

@@ -143,7 +143,7 @@ def test_every_field_can_be_set_in_a_file(tmp_path: Path) -> None:
 
 
 def test_every_field_can_be_set_by_an_option_which_wins(tmp_path: Path) -> None:
-    given = {
+    recipe_settings = {
         **{option.name: None for option in RECIPE_OPTIONS},
         "rounds": 9,
         "class_names": "sun, moon",
@@ -154,7 +154,7 @@ def test_every_field_can_be_set_by_an_option_which_wins(tmp_path: Path) -> None:
         "minimum_devices": 6,
         "compression": "int8",
     }
-    spec = spec_from(recipe_file(tmp_path, WHOLE), given)
+    spec = spec_from(recipe_file(tmp_path, WHOLE), recipe_settings)
     assert spec.recipe.rounds == 9
     assert spec.recipe.class_names == ("sun", "moon")
     assert spec.recipe.normalisation.mean == (0.2,)

@@ -137,9 +137,9 @@ async def test_a_network_without_a_plan_is_not_tried_again(tmp_path: Path) -> No
 
 def ready_plan(of: Plans, spec: PlanSpec) -> Digest:
     """Return the plan, and make it if necessary."""
-    made = threading.Event()
-    if not of.ready(spec, made.set):
-        assert made.wait(20)
+    is_made = threading.Event()
+    if not of.ready(spec, is_made.set):
+        assert is_made.wait(20)
     plan = of.of(spec)
     assert plan is not None
     return plan
@@ -174,15 +174,15 @@ def test_a_dropped_plan_that_cannot_be_made_again_is_unavailable(tmp_path: Path)
     Base.metadata.create_all(engine)
     library = LibraryInMemory()
     ours = Plans(engine, Folder(tmp_path / "blobs"), library, 1 << 20)
-    plan, made = ready_plan(ours, SPEC), threading.Event()
+    plan, is_made = ready_plan(ours, SPEC), threading.Event()
     ours.blobs.delete(plan)
     library.error = InvalidInput("it draws random numbers")
     library.may.clear()
     with pytest.raises(Unavailable, match=plan.sha256[:12]):
         ours.contains(plan)
-    assert not ours.ready(SPEC, made.set)
+    assert not ours.ready(SPEC, is_made.set)
     library.may.set()
-    assert made.wait(20)
+    assert is_made.wait(20)
     assert not ours.contains(plan)
     assert library.plans_made == [SPEC, SPEC]
 

@@ -89,7 +89,7 @@ async def test_an_old_device_trains_at_the_learning_rate_of_the_round(
         await bench.create(dataclasses.replace(spec, recipe=recipe))
         assigned = await bench.play("a", 3, echo)
         rates = [TrainingRecipe(learning_rate=rate) for rate in (0.5, 0.05, 0.05)]
-        assert [each.recipe.training for each in assigned] == rates
+        assert [assignment.recipe.training for assignment in assigned] == rates
         assert bench.records.runs.get("run").spec.recipe.training == falling
 
 

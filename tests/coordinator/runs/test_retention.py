@@ -31,9 +31,9 @@ async def test_updates_left_by_a_killed_coordinator_are_deleted_at_the_next_star
         await eventually(lambda: len(content(bench)) == 2)  # the models of the rounds
         kept = content(bench)
         # A kill between the record of the last round and the deletion leaves this.
-        left = bench.app.contents.of("run").blobs.put_bytes(b"an update").sha256
+        leftover_digest = bench.app.contents.of("run").blobs.put_bytes(b"an update").sha256
     async with workbench(tmp_path) as bench:
-        await until_cleared(bench, left)
+        await until_cleared(bench, leftover_digest)
         assert content(bench) == kept
         assert [await model_after(bench, number) for number in (1, 2)] == models
 

@@ -67,16 +67,16 @@ def test_memory_is_the_newest_before_the_round(state: DeviceFolder) -> None:
         state.save_memory("run", "synthesise", round_number, memory(round_number))
     assert state.memory("run", "synthesise", 5) == {}
     for round_number, expected in ((6, 5), (9, 5), (10, 9), (11, 10), (99, 10)):
-        found = state.memory("run", "synthesise", round_number)
-        assert list(found) == ["0", "hidden.weight"]
-        np.testing.assert_array_equal(found["hidden.weight"], memory(expected)["hidden.weight"])
+        stored = state.memory("run", "synthesise", round_number)
+        assert list(stored) == ["0", "hidden.weight"]
+        np.testing.assert_array_equal(stored["hidden.weight"], memory(expected)["hidden.weight"])
 
 
 def test_memory_survives_a_restart(tmp_path: Path, state: DeviceFolder) -> None:
     state.save_memory("run", "train", 3, memory(3))
     state.close()
-    found = DeviceFolder(tmp_path).memory("run", "train", 4)
-    np.testing.assert_array_equal(found["0"], memory(3)["0"])
+    stored = DeviceFolder(tmp_path).memory("run", "train", 4)
+    np.testing.assert_array_equal(stored["0"], memory(3)["0"])
 
 
 def test_kinds_of_tasks_have_memories_of_their_own(state: DeviceFolder) -> None:

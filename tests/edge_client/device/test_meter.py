@@ -61,12 +61,12 @@ def test_each_result_reports_its_cost(tmp_path: Path) -> None:
         assert device.metric("cpu_seconds_total", kind=kind) == report.cpu_seconds >= 0
         assert device.metric("step_seconds_count", kind=kind) == report.steps
         assert device.metric("compute_seconds_count", kind=kind) == 1
-    made = reports["synthesise"]
-    assert made is not None
-    assert made.withheld_samples == 1
+    report = reports["synthesise"]
+    assert report is not None
+    assert report.withheld_samples == 1
     for real in ("paired", "nearest"):
         highest = device.metric("batch_ssim_ratio", real=real, statistic="max")
-        assert highest == getattr(made, f"ssim_{real}_max")
+        assert highest == getattr(report, f"ssim_{real}_max")
         assert highest is not None
 
 

@@ -72,16 +72,16 @@ def test_methods_that_need_torch_are_refused(tmp_path: Path, method: Moon | FedM
 def test_a_half_precision_pool_is_normalised_like_own_images(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     own = LabelledImages(random.integers(0, 256, (5, 1, 2, 2), np.uint8), np.zeros(5, np.int64))
-    made = random.uniform(0, 1, (4, 1, 2, 2)).astype(np.float16)
-    pool = LabelledImages(made, np.ones(4, np.int64))
+    pool_pixels = random.uniform(0, 1, (4, 1, 2, 2)).astype(np.float16)
+    pool = LabelledImages(pool_pixels, np.ones(4, np.int64))
     rows = np.array([3, 0, 4])
     chosen = np.array([2, 0, 3])
     task = work(tmp_path, shard=own, pool=pool, recipe=replace(RECIPE, method=Hfmds()))
     graphs = Graphs(plan(), ["CPUExecutionProvider"], threads=1)
-    given = array_of(PlanTraining(graphs, task).batch(rows, chosen)["images"])
+    inputs = array_of(PlanTraining(graphs, task).batch(rows, chosen)["images"])
     by = RECIPE.normalisation
-    expected = [normalise(own.pixels[rows], by), normalise(made[chosen], by)]
-    np.testing.assert_array_equal(given, np.concatenate(expected))
+    expected = [normalise(own.pixels[rows], by), normalise(pool_pixels[chosen], by)]
+    np.testing.assert_array_equal(inputs, np.concatenate(expected))
 
 
 @pytest.mark.parametrize("method", [FedAvg(), FedProx(), Hfmds()])

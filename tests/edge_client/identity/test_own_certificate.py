@@ -47,7 +47,7 @@ class Coordinator:
         self.nonces: set[bytes] = set()
 
     async def begin(self) -> bytes:
-        self._be_there()
+        self._require_available()
         nonce = f"nonce {len(self.asked)}".encode()
         self.nonces.add(nonce)
         return nonce
@@ -55,7 +55,7 @@ class Coordinator:
     async def enrol(
         self, token: str, nonce: bytes, device_id: str, csr: bytes, signature: bytes
     ) -> tuple[str, IssuedCertificate]:
-        self._be_there()
+        self._require_available()
         if nonce not in self.nonces:
             raise TooLate("the nonce is spent")
         self.nonces.remove(nonce)
@@ -73,7 +73,7 @@ class Coordinator:
         return device_id, self._issued(request, device_id)
 
     async def renew(self, csr: bytes) -> IssuedCertificate:
-        self._be_there()
+        self._require_available()
         if not self.takes_certificates:
             raise Unavailable("handshake failed")
         self.asked.append("certificate")
@@ -84,7 +84,7 @@ class Coordinator:
         issued = self.issuer.issue(request.key, identity, NOW, NOW + timedelta(days=1))
         return IssuedCertificate(issued.pem, self.issuer.certificate, 0.6 * DAY, DAY)
 
-    def _be_there(self) -> None:
+    def _require_available(self) -> None:
         if not self.answers:
             raise Unavailable("no answer")
 
@@ -397,7 +397,7 @@ async def test_a_damaged_certificate_is_renewed_by_the_key(
     device.files.read()  # key and certificate fit
 
 
-class NotForNow(Coordinator):
+class WithoutCertificates(Coordinator):
     """A coordinator that issues no certificates at the moment."""
 
     def __init__(self, refusal: HfmdsError, *, takes_certificates: bool) -> None:
@@ -421,10 +421,10 @@ async def test_a_coordinator_that_cannot_issue_yet_is_asked_again(
 ) -> None:
     await device.enrol(coordinator)
     device.clocks.pass_(DAY)
-    not_for_now = NotForNow(refusal, takes_certificates=takes_certificates)
-    not_for_now.keys = coordinator.keys
+    without_certificates = WithoutCertificates(refusal, takes_certificates=takes_certificates)
+    without_certificates.keys = coordinator.keys
     with pytest.raises(Unavailable, match=str(refusal)):
-        await device.stay(not_for_now, renewals=1)
+        await device.stay(without_certificates, renewals=1)
 
 
 @NO_CERTIFICATES
@@ -433,11 +433,11 @@ async def test_a_device_starts_with_a_valid_certificate_without_renewal(
 ) -> None:
     device.clocks.wall = NOW.timestamp()
     await device.enrol(coordinator)
-    not_for_now = NotForNow(refusal, takes_certificates=True)
+    without_certificates = WithoutCertificates(refusal, takes_certificates=True)
 
     async def start() -> None:
         with closing(device.open()) as enrolment:
-            await enrolment.catch_up(not_for_now.renew, not_for_now)
+            await enrolment.catch_up(without_certificates.renew, without_certificates)
 
     device.clocks.pass_(0.9 * DAY)  # renewal is due
     await start()
