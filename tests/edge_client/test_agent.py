@@ -183,9 +183,8 @@ def test_unmeasured_leakage_is_not_reported(
     device.engine.health = None
     device.work(device.synthesise_task())
     assert device.coordinator.syntheses["s1"].synthetic_accuracy is None
-    assert (
-        device.metric("synthetic_accuracy_ratio") is None
-    )  # a NaN would spoil averages over the fleet
+    # A NaN would spoil averages over the fleet.
+    assert device.metric("synthetic_accuracy_ratio") is None
     assert device.metric("batch_psnr_db", real="paired", statistic="max") == pytest.approx(12)
     assert "3 synthetic images accepted; PSNR to the real ones 10.0 dB" in caplog.text
 

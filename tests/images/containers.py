@@ -1,7 +1,7 @@
 """Images of k8s/Dockerfile and their containers, with podman.
 
-Where there is no registry the Dockerfile's PYTHON_IMAGE is made of Debian's packages; images stay
-for the next time, since they are mostly layers that have not changed.
+Without a registry, this module makes the Dockerfile's PYTHON_IMAGE from Debian's packages. Images
+stay for the next run, because most of their layers do not change.
 """
 
 from __future__ import annotations

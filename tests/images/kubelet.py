@@ -2,13 +2,13 @@
 
 Podman's `kube play` takes pods and claims. From the rendered overlay it gets
 
-- for a Deployment its one pod, and for a StatefulSet so many as the test has room for, with the
-  label of their number and claims of their own;
-- the name of the pod where the manifests have a Service of that name (podman has names, but no
-  Services), and the Service's ports as ports of this machine, any free ones;
-- variables with their references filled in, and secrets and config maps as folders of files;
-- no probes: podman 4 would run them inside the container, with curl, and not gRPC's at all. They
-  are done here, from outside, as Kubernetes does them.
+- one pod for each Deployment, and for each StatefulSet as many pods as the test asks for, with
+  the label of their number and their own claims;
+- the pod's name in place of a Service of that name, because podman has no Services, with free
+  ports of this machine for the Service's ports;
+- variables with resolved references, and secrets and config maps as folders of files;
+- no probes: podman 4 would run them with curl inside the container, and has none for gRPC. This
+  module probes from outside, like Kubernetes.
 """
 
 from __future__ import annotations

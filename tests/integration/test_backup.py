@@ -141,9 +141,8 @@ def test_a_run_restored_from_a_backup_gives_the_undisturbed_result(
 
 def test_work_after_a_backup_is_repeated(launcher: Launcher, tmp_path: Path) -> None:
     outcome, events = restored_outcome(launcher, tmp_path, to_the_end=True)
-    assert (
-        outcome.cohorts == (("a", "b"),) * 3
-    )  # devices keep memories of rounds that the servers lost
+    # Devices keep memories of rounds that the servers lost.
+    assert outcome.cohorts == (("a", "b"),) * 3
     assert events == ["run-created", "run-completed"]
 
 

@@ -218,9 +218,8 @@ def test_seeds_and_methods_change_the_weights(task: Task) -> None:
     ]
     for i, result in enumerate(results):
         assert all(apart(result, other) > 1e-5 for other in results[i + 1 :])
-    assert (
-        apart(engine.train(job, ignore).weights, results[0]) == 0
-    )  # nothing else changes the weights
+    # Nothing else changes the weights.
+    assert apart(engine.train(job, ignore).weights, results[0]) == 0
 
 
 SYNTHESISED = {

@@ -74,8 +74,8 @@ async def test_the_page_follows_a_run(launcher: Launcher, tmp_path: Path) -> Non
             where = coordinator.address, store.address
             await enter(ScriptedDevice(device_id, tmp_path, *where).working())
         await page.until("document.querySelector('.badge').textContent === 'completed'")
-        await assert_the_run_is_drawn(page)
-        await assert_the_keyboard_reaches_the_curves(page)
+        await assert_run_is_drawn(page)
+        await assert_keyboard_reaches_the_curves(page)
         await page.screenshot(tmp_path / "desktop.png")
 
         await page.look_as(*PHONE, dark=True)
@@ -98,7 +98,7 @@ async def test_the_page_follows_a_run(launcher: Launcher, tmp_path: Path) -> Non
         await page.open(f"{address}/#/")
         await page.until(f"{rows} === 1")
         await page.look_as(*DESKTOP)
-        await assert_a_long_reason_leaves_the_others_their_room(page)
+        await assert_long_reasons_are_wrapped(page)
 
         assert await page.evaluate("window.hacked") is None
         assert page.complaints == []
@@ -113,7 +113,7 @@ async def test_the_page_follows_a_run(launcher: Launcher, tmp_path: Path) -> Non
     assert all((tmp_path / f"{name}.png").stat().st_size > 20_000 for name in ("desktop", "phone"))
 
 
-async def assert_the_run_is_drawn(page: Page) -> None:
+async def assert_run_is_drawn(page: Page) -> None:
     await page.until(f"{IN_ACCURACY.format('.plot circle')} === 3")  # a dot for each round
     await page.until("document.querySelectorAll('.subcharts .plot .series').length === 12")
     assert await page.evaluate("document.querySelectorAll('.plot .limits line').length") == 2
@@ -130,7 +130,7 @@ async def assert_the_run_is_drawn(page: Page) -> None:
     )
 
 
-async def assert_a_long_reason_leaves_the_others_their_room(page: Page) -> None:
+async def assert_long_reasons_are_wrapped(page: Page) -> None:
     await page.evaluate(
         "document.querySelector('.doing').textContent = 'no device can. '.repeat(40)"
     )
@@ -143,7 +143,7 @@ async def assert_a_long_reason_leaves_the_others_their_room(page: Page) -> None:
         assert lines == 1, cell
 
 
-async def assert_the_keyboard_reaches_the_curves(page: Page) -> None:
+async def assert_keyboard_reaches_the_curves(page: Page) -> None:
     await page.evaluate("document.querySelector('.plot svg').focus()")
     for _ in range(2):
         await page.press("ArrowRight")

@@ -214,9 +214,8 @@ async def test_the_size_limit_of_an_update_follows_its_compression(
         task = await bench.check_in("a")
         weights = bench.weights(task)
         values = sum(w.size for w in weights.values())
-        largest = (
-            value_bytes * values + 4 * 512 + (1 << 20)
-        )  # room for small tensors and the header
+        # The limit leaves room for small tensors and the header.
+        largest = value_bytes * values + 4 * 512 + (1 << 20)
         too_large = Digest("0" * 64, largest)
         with pytest.raises(LimitExceeded, match=str(largest)):
             await bench.uploads.query("a", task.task_id, too_large)

@@ -195,9 +195,8 @@ async def test_a_run_is_deleted_after_the_store_released_its_snapshots(tmp_path:
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         await complete(bench, "no-pool")
         bench.store.away = True
-        await asyncio.to_thread(
-            bench.runs.delete, "no-pool"
-        )  # without a pool, deletion needs no store
+        # Deleting a run without pools needs no store.
+        await asyncio.to_thread(bench.runs.delete, "no-pool")
         calls = bench.store.calls
         deleting = asyncio.create_task(asyncio.to_thread(bench.runs.delete, "run"))
         await eventually(lambda: bench.store.calls > calls)

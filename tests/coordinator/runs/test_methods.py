@@ -109,10 +109,7 @@ async def test_a_pool_is_opened_with_the_recipes_policy_and_its_normalisation(
         (opened,) = store.opened.values()
         assert opened.policy == policy
         assert opened.normalisation == spec.recipe.normalisation
-        assert (opened.seal_quorum, opened.seal_deadline_seconds) == (
-            0,
-            0,
-        )  # the coordinator seals the pool
+        assert (opened.seal_quorum, opened.seal_deadline_seconds) == (0, 0)
 
 
 @pytest.mark.parametrize(

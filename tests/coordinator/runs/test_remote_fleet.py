@@ -282,9 +282,8 @@ async def test_nobody_has_deleted_updates_open_while_the_next_round_is_at_work(
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec(rounds=2, devices=2))
         a, _ = await asyncio.gather(bench.play("a", 1, nudge(1.0)), bench.play("b", 1, nudge(3.0)))
-        await asyncio.gather(
-            bench.check_in("a"), bench.check_in("b")
-        )  # they take tasks without working
+        # Both devices take a task without working.
+        await asyncio.gather(bench.check_in("a"), bench.check_in("b"))
         first_model = f"{a[0].weights.sha256} (deleted)"  # the update check keeps it open
         await eventually(lambda: deleted_but_open() <= {first_model})
 
