@@ -29,6 +29,12 @@ _POLL_SECONDS = 0.002
 _QUIET_LOAD = 0.3  # processes that run besides us, above which times are not to be trusted
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # One thread each, as in the demo: what is measured here is not torch.
+# The image (k8s/Dockerfile) and docs/operations.md set these for servers.
+_AS_IN_THE_IMAGE = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_TRIM_THRESHOLD_": "67108864",
+    "MALLOC_MMAP_THRESHOLD_": "33554432",
+}
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -136,7 +142,9 @@ class Programs:
         ours = {f"HFMDS_{key.upper()}": value for key, value in settings.items()}
         theirs = {key: v for key, v in os.environ.items() if not key.startswith("HFMDS_")}
         child = self._supervisor.start(
-            name, [sys.executable, "-m", module], {**theirs, **_ONE_THREAD, **ours}
+            name,
+            [sys.executable, "-m", module],
+            {**theirs, **_ONE_THREAD, **_AS_IN_THE_IMAGE, **ours},
         )
         program = Program(child, file)
         if wait:

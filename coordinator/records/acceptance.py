@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 
 from coordinator.records.events import append_event
 from coordinator.records.rounds import enter
@@ -34,6 +34,8 @@ from hfmds.domain.digest import Digest
 from hfmds.domain.tasks import LateReason, TaskStage
 from hfmds.errors import Conflict, HfmdsError, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.storage.blobs import Blobs
+
+_TASK_BY_ID = SELECT_TASKS.where(TaskRow.task_id == bindparam("task_id"))
 
 _STATE_AFTER = {
     "synthesise": RoundState.SEALING,
@@ -159,7 +161,7 @@ def close_phase(
 
 def own_task(connection: Connection, device_id: str, task_id: str) -> Task:
     """Return a device's task; NotFound, or NotAllowed for a task of another device."""
-    tasks = read_tasks(connection, SELECT_TASKS.where(TaskRow.task_id == task_id))
+    tasks = read_tasks(connection, _TASK_BY_ID, task_id=task_id)
     if not tasks:
         raise NotFound(f"there is no task {task_id[:140]!r}; check in again for new work")
     if tasks[0].device_id != device_id:

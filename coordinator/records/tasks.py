@@ -99,9 +99,11 @@ class Task:
     failures: int  # how often its device gave it up
 
 
-def read_tasks(connection: Connection, tasks: Select[*tuple[Any, ...]]) -> list[Task]:
+def read_tasks(
+    connection: Connection, tasks: Select[*tuple[Any, ...]], **parameters: object
+) -> list[Task]:
     """Return the tasks that a statement made from `SELECT_TASKS` finds."""
-    return [_task(row) for row in connection.execute(tasks).mappings()]
+    return [_task(row) for row in connection.execute(tasks, parameters).mappings()]
 
 
 def of_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
