@@ -7,7 +7,7 @@ script times the server's step of FedAvg over `StoredWeights`, with its checks a
 The baseline is NumPy, which adds the same bytes file by file in one thread, in float64 and in
 float32. `taskset -c 0` compares both in one thread.
 
-Each way runs in a process of its own, in turns, and the fastest pass counts. Memory is the peak of
+Each way runs in its own process, in turns, and the fastest pass counts. Memory is the peak of
 the process above its value before the pass, in models.
 """
 

@@ -2,7 +2,7 @@
 
     .venv/bin/python benchmarks/check_in_load.py [--devices 10000] [--quick] [--output FILE.png]
 
-Each device has a connection of its own. All arrive within `--arriving-seconds`, along a peak
+Each device has its own connection. All arrive within `--arriving-seconds`, along a peak
 (checking_in.py), where a real fleet takes hours. The server sends them away at its usual rate, and
 they keep asking for `--seconds` in all. A second run has devices with a fixed pause of their own:
 the mean of the pauses that the server chose.

@@ -36,7 +36,7 @@ _NOT_AT_ONCE_SECONDS = 0.1  # as the edge client: "at once" must not make a loop
 
 
 class PatientConnection(CoordinatorClient):
-    """A client with a connection of its own, which sees every refusal: gRPC retries nothing.
+    """A client with its own connection, which sees every refusal: gRPC retries nothing.
 
     It gives a connection as much time to come about as an edge client does: if thousands give up
     soon and try anew, nothing else is done.

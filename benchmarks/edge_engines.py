@@ -2,7 +2,7 @@
 
     make edge-binary; .venv/bin/python benchmarks/edge_engines.py [--quick]
 
-Each column runs in a process of its own: processor time and memory until the engine is open, then
+Each column runs in its own process: processor time and memory until the engine is open, then
 tasks of the paper's CNN. `onnx` and `torch` are the engines of the edge client. `eager` and
 `compile` are the same steps in plain torch (plain_torch.py). The time of a step is a long task less
 a short one, divided by the difference in steps; best of three, in turns. Installed size includes

@@ -101,7 +101,7 @@ class LoopbackCopy:
 
 @contextmanager
 def loopback_copy(size_bytes: int, place: Path | None = None) -> Iterator[LoopbackCopy]:
-    """Start a server of a number of bytes in a process of its own; it keeps files in `place`."""
+    """Start a server of `size_bytes` in its own process. It keeps files in `place`."""
     context = multiprocessing.get_context("spawn")
     line, far_end = context.Pipe()
     with tempfile.TemporaryDirectory(prefix="hfmds-benchmark-", dir=place) as folder:

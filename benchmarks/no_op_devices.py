@@ -1,6 +1,6 @@
 """Devices that return the weights they got: a round without the learning.
 
-Many devices live in one process, each with a connection of its own, and call the coordinator as the
+Many devices live in one process, each with its own connection, and call the coordinator as the
 edge client does. Content stays in memory, so that only the coordinator uses the disk. They share
 two processors with the coordinator, so they use no threads and hash common content once.
 
@@ -52,7 +52,7 @@ _AWAY_PAUSE_SECONDS = 0.02
 
 
 class OwnConnection(CoordinatorClient):
-    """A client with a connection of its own and without gRPC's retries."""
+    """A client with its own connection and without gRPC's retries."""
 
     def __init__(self, peer: Peer, device_id: str) -> None:
         super().__init__(peer, device_id)

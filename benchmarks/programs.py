@@ -108,7 +108,7 @@ class Programs:
         self._supervisor = supervisor
 
     def start_store(self, name: str = "store") -> Program:
-        """Start a synthesis store in a folder of its own and wait until it is ready."""
+        """Start a synthesis store in its own folder and wait until it is ready."""
         return self._start(
             name, "synthesis_store", listen=ANY_PORT, data_dir=str(self.folder / name)
         )

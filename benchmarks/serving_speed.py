@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/serving_speed.py [--devices 100] [--contributors 50] [--quick]
 
 A snapshot of 32 x 32 colour images (3 KB each) has one shard of 128 images from each contributor.
-All devices fetch it at once, each on a connection of its own: GetShare, then all shards in one
+All devices fetch it at once, each on its own connection: GetShare, then all shards in one
 stream. In turns, the baseline sends as many bytes through plain gRPC from memory
 (loopback_copy.py). Neither side keeps or checks what it gets, since real devices do that on their
 own processors.
@@ -48,7 +48,7 @@ _MODEL = ModelSpec()
 
 
 class OwnConnection(StoreClient):
-    """A client with a connection of its own."""
+    """A client with its own connection."""
 
     def __init__(self, peer: Peer) -> None:
         super().__init__(peer)

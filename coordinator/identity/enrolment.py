@@ -36,7 +36,7 @@ _RENEW_FROM, _RENEW_TO = 0.6, 0.7  # of a lifetime, spread so that devices do no
 # Valid certificates of one device, all in the database. A device needs two. A device that forgets
 # the time whenever it starts asks for one at each start.
 _MOST_VALID = 200
-_ASK_AGAIN_SECONDS = 3600.0  # at the latest, even if no certificate has ended by then
+_ASK_AGAIN_SECONDS = 3600.0  # the longest wait of a device with too many valid certificates
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The stages that tasks reach, as devices report them, and the funnel that operators see.
 
-A stage is not worth a commit of its own. The coordinator notes it in memory and writes it with
+A stage is not worth its own commit. The coordinator notes it in memory and writes it with
 others within a second. A `kill -9` may lose that second; only these counts depend on it.
 """
 

@@ -1,6 +1,6 @@
 """The drivers of the runs, on the coordinator that leads.
 
-Each run that has not ended has a driver there, in a thread of its own. A coordinator that begins to
+Each run that has not ended has a driver there, in its own thread. A coordinator that begins to
 lead starts the drivers of all these runs, so an interrupted run goes on by itself.
 """
 

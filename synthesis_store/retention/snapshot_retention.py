@@ -1,7 +1,7 @@
 """Decides how long the store keeps snapshots, and removes the others.
 
 The store keeps the newest snapshots of each run that is not released, and the snapshots that such
-a run has named. It removes each other snapshot in a transaction of its own. Its content is an
+a run has named. It removes each other snapshot in its own transaction. Its content is an
 orphan from then on (`orphans.py`).
 """
 

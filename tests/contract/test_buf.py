@@ -32,9 +32,9 @@ def committed(revision: str) -> bool:
 
 
 def baseline() -> str | None:
-    """The last release, whose contracts must not be broken; before the first one, HEAD."""
+    """Return the last release with contracts. A commit without a release would match itself."""
     releases = run("git", "tag", "--list", "v*", "--sort=-version:refname").stdout.split()
-    return next(filter(committed, (*releases, "HEAD")), None)
+    return next(filter(committed, releases), None)
 
 
 def test_contracts_pass_lint() -> None:
@@ -45,7 +45,7 @@ def test_contracts_pass_lint() -> None:
 def test_contracts_do_not_break_those_of_the_last_release(tmp_path: Path) -> None:
     revision = baseline()
     if revision is None:
-        pytest.skip("not a git checkout with contracts in its history: nothing to compare with")
+        pytest.skip("no release has contracts yet: any change is allowed")
     archive = tmp_path / "release.tar"
     exported = run("git", "archive", f"--output={archive}", revision, "protos")
     assert exported.returncode == 0, exported.stderr

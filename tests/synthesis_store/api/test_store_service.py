@@ -85,7 +85,7 @@ class Caller:
 
 @asynccontextmanager
 async def over_grpc(store: Store, folder: Path) -> AsyncIterator[Caller]:
-    """Serve the store on a free port to a caller with a folder of its own."""
+    """Serve the store on a free port to a caller with its own folder."""
     server = GrpcServer("127.0.0.1:0", RpcMetrics("store", CollectorRegistry()))
     new_servicer(store).add_to(server)
     await server.start()
