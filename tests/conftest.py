@@ -36,8 +36,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run full matrices and soak tests, too")
 
 
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its seed
 def pytest_configure(config: pytest.Config) -> None:
+    """Let the commit choose Hypothesis's examples, too: a run that failed can be repeated."""
     config.stash[_LEFT_OUT] = Counter()
+    if not config.getoption("full") and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(_commit_number(config.rootpath))
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

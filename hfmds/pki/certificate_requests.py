@@ -21,6 +21,16 @@ MAX_REQUEST_BYTES = 4096
 # A signature for this purpose is never valid for another purpose.
 _PURPOSE = b"hfmds enrolment"
 
+# What `cryptography` raises for bytes that are not a valid request.
+_MALFORMED = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+
 
 def make_request(key: ec.EllipticCurvePrivateKey, name: str = "device") -> bytes:
     """Make a PKCS#10 request for the key, in DER. The name in it is for people."""
@@ -46,7 +56,7 @@ class Request:
             key = request.public_key()
             sound = request.is_signature_valid
             self._names = _names(request)
-        except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
+        except _MALFORMED as error:
             raise InvalidInput(f"the csr is not a PKCS#10 request in DER: {error}") from error
         if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
             raise InvalidInput("the csr's key must be one on the curve P-256")

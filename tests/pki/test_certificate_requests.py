@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import product
+
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -69,3 +72,12 @@ def test_what_is_no_request_of_a_p256_key_is_refused() -> None:
     sound = make_request(new_key())
     with pytest.raises(InvalidInput, match="not signed by its own key"):
         Request(sound[:-1] + bytes([sound[-1] ^ 1]))
+
+
+def test_a_request_with_any_other_byte_is_refused_or_has_the_same_key() -> None:
+    sound = request_for(x509.UniformResourceIdentifier(CAMERA.uri))
+    key = Request(sound).key
+    for position, other in product(range(len(sound)), range(256)):
+        changed = sound[:position] + bytes([other]) + sound[position + 1 :]
+        with suppress(InvalidInput):
+            assert Request(changed).key == key
