@@ -42,12 +42,12 @@ class SplitSpec:
             hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(KINDS)}"
             raise ConfigurationError(f"split kind {self.kind!r} is unknown; {hint}")
         for owner, name in (("label-skew", "classes_per_device"), ("dirichlet", "concentration")):
-            given = getattr(self, name) is not None
+            is_set = getattr(self, name) is not None
             _require(
-                given or self.kind != owner, f"a {owner} split needs {name}; say how much it is"
+                is_set or self.kind != owner, f"a {owner} split needs {name}; say how much it is"
             )
             _require(
-                not given or self.kind == owner,
+                not is_set or self.kind == owner,
                 f"{name} is given, but a split of kind {self.kind} has none; leave it out, or "
                 f"choose kind {owner}",
             )
@@ -227,13 +227,13 @@ def _size_factors(devices: int, unequal: float, seed: int) -> NDArray[np.float64
 
 
 def _round_down(sizes: NDArray[np.float64], unequal: float) -> list[int]:
-    whole = [int(size) for size in sizes]
-    if 0 in whole:
+    rounded = [int(size) for size in sizes]
+    if 0 in rounded:
         raise ConfigurationError(
-            f"device {whole.index(0)} (the first is 0) would get no samples: sizes are drawn with "
-            f"unequal {unequal:g}; make it smaller, or use fewer devices or more samples on each"
+            f"device {rounded.index(0)} (the first is 0) would get no samples: sizes are drawn "
+            f"with unequal {unequal:g}; make it smaller, or use fewer devices or more samples on each"
         )
-    return whole
+    return rounded
 
 
 def _shuffled_by_class(labels: NDArray[np.int64], seed: int) -> dict[int, Indices]:
@@ -242,8 +242,8 @@ def _shuffled_by_class(labels: NDArray[np.int64], seed: int) -> dict[int, Indice
 
 
 def _take(stock: dict[int, Indices], c: int, count: int) -> Indices:
-    taken, stock[c] = stock[c][:count], stock[c][count:]
-    return taken
+    samples, stock[c] = stock[c][:count], stock[c][count:]
+    return samples
 
 
 def _require_devices(devices: int) -> None:

@@ -23,8 +23,8 @@ def next_page(
 
     The token is the key of the page's last entry; it is empty on the last page.
     """
-    taken, more = first_page_of(entries, page_size)
-    return taken, key(taken[-1]) if more else ""
+    page_entries, more = first_page_of(entries, page_size)
+    return page_entries, key(page_entries[-1]) if more else ""
 
 
 def page(
@@ -42,8 +42,8 @@ def page(
 def first_page_of(entries: Iterable[Entry], page_size: int) -> tuple[Sequence[Entry], bool]:
     """Return the first page of the entries, and whether more follow."""
     remaining = list(entries)
-    taken = first_page(remaining, page_size)
-    return taken, len(taken) < len(remaining)
+    page_entries = first_page(remaining, page_size)
+    return page_entries, len(page_entries) < len(remaining)
 
 
 def first_page(entries: Sequence[Entry], page_size: int = 0) -> Sequence[Entry]:

@@ -182,15 +182,15 @@ class StoredTensors(LazyTensors):
         missing, unwanted = sorted(forms.keys() - self.keys()), sorted(self.keys() - forms.keys())
         if missing or unwanted:
             problems = {"missing": missing, "not wanted": unwanted}
-            told = "; ".join(f"tensors {kind}: {_some(n)}" for kind, n in problems.items() if n)
+            listed = "; ".join(f"tensors {kind}: {_some(n)}" for kind, n in problems.items() if n)
             raise InvalidInput(
-                f"{what}: {told}; send those that the method trains in this round, in the "
+                f"{what}: {listed}; send those that the method trains in this round, in the "
                 "recipe's compression"
             )
         for name, form in forms.items():
             kind = self._places[name].kind
             if _DTYPES.get(kind) != form.dtype:
-                wanted = next(one for one in _DTYPES if _DTYPES[one] == form.dtype)
+                wanted = next(dtype for dtype in _DTYPES if _DTYPES[dtype] == form.dtype)
                 raise InvalidInput(f"{what}: tensor {name!r} is {kind}, it must be {wanted}")
             if self.shape(name) != form.shape:
                 raise InvalidInput(
@@ -264,8 +264,9 @@ def read_batch(path: Path, what: str, *, to_check: bool = False) -> SyntheticBat
     for name, expected in types.items():
         dtype = tensors.get_slice(name).get_dtype()
         if dtype not in expected:
-            told = " or ".join(expected)
-            raise InvalidInput(f"{what}: tensor {name!r} is {dtype}, it must be {told}")
+            raise InvalidInput(
+                f"{what}: tensor {name!r} is {dtype}, it must be {' or '.join(expected)}"
+            )
     try:
         arrays = {name: tensors.get_tensor(name) for name in types if name != "images"}
         images = tensors.get_slice("images")

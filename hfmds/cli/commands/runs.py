@@ -64,7 +64,7 @@ def create(
     ] = "",
     as_json: AsJson = False,
     coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
-    **given: object,
+    **recipe_options: object,
 ) -> None:
     """Create a run. It starts as soon as enough devices are present.
 
@@ -72,7 +72,7 @@ def create(
 
     Set the options of methods other than hfmds with --set, or in a table of the recipe.
     """
-    spec = spec_from(recipe, given, settings or ())
+    spec = spec_from(recipe, recipe_options, settings or ())
 
     async def create_run(client: AdminClient) -> Run:
         version = await find_version(client, start) if start else None

@@ -143,10 +143,11 @@ def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:
         devices = counted(mode.concurrency, "device") if mode.concurrency else "all devices"
         results = counted(mode.buffer_size, "result")
         yield "asynchronous", f"{results}, weighing {weight}, {age}, {devices} at work"
-    asked, stop, retention = policy.evaluation, policy.early_stop, policy.retention
-    if asked.devices:
-        often = f"every {asked.every_rounds} rounds" if asked.every_rounds > 1 else "every round"
-        yield "evaluated", f"by {counted(asked.devices, 'device')}, {often}"
+    evaluation, stop, retention = policy.evaluation, policy.early_stop, policy.retention
+    if evaluation.devices:
+        every = evaluation.every_rounds
+        often = f"every {every} rounds" if every > 1 else "every round"
+        yield "evaluated", f"by {counted(evaluation.devices, 'device')}, {often}"
     if stop:
         by = f" by more than {percent(stop.min_improvement)}" if stop.min_improvement else ""
         yield (
@@ -155,15 +156,15 @@ def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:
         )
     if retention != Retention():
         often = counted(retention.keep_every, "round")
-        every = f", one every {often}" if retention.keep_every else ""
-        yield "models kept", f"the best, the last {max(1, retention.keep_last)}{every}"
+        further = f", one every {often}" if retention.keep_every else ""
+        yield "models kept", f"the best, the last {max(1, retention.keep_last)}{further}"
 
 
 def rounds_table(rounds: Sequence[Round]) -> Table:
     """Return one row for each completed round."""
     table = new_table()
-    asked = any(done.evaluation and done.device_evaluation for done in rounds)
-    measured = ("accuracy", "by devices") if asked else ("accuracy",)
+    by_both = any(done.evaluation and done.device_evaluation for done in rounds)
+    measured = ("accuracy", "by devices") if by_both else ("accuracy",)
     for name in ("round", "devices", *measured, "loss", "pool", "PSNR", "moved", "took"):
         table.add_column(name, no_wrap=True, justify="right")
     for done in rounds:
@@ -173,7 +174,7 @@ def rounds_table(rounds: Sequence[Round]) -> Table:
             str(done.number),
             str(len(done.device_ids)),
             accuracy_of(done),
-            *((device_accuracy_of(done),) if asked else ()),
+            *((device_accuracy_of(done),) if by_both else ()),
             loss_of(done),
             f"{pool.samples}{' new' if done.refreshed else ''}" if pool else NOTHING,
             decibel(pool.leakage.paired_mean if pool else None),

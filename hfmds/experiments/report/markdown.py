@@ -47,12 +47,12 @@ def score(summary: Summary) -> str:
     return f"{text} ({', '.join(notes)})" if notes else text
 
 
-def paper_number(given: PaperNumber | None) -> str:
+def paper_number(number: PaperNumber | None) -> str:
     """Return a number as the paper prints it."""
-    if given is None:
+    if number is None:
         return NOTHING
-    mean = f"{given.mean:.2f}"
-    return mean if given.deviation is None else f"{mean} ± {given.deviation:.2f}"
+    mean = f"{number.mean:.2f}"
+    return mean if number.deviation is None else f"{mean} ± {number.deviation:.2f}"
 
 
 def _line(cells: Sequence[str]) -> str:

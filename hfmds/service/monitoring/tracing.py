@@ -114,10 +114,10 @@ def serving(
     """Trace the answer to a call if its caller traces; `metadata` returns the call's metadata."""
     if _backend is None:
         return _NOTHING
-    given = next((value for key, value in metadata() or () if key == TRACEPARENT), "")
-    if not given or not isinstance(given, str):
+    parent = next((value for key, value in metadata() or () if key == TRACEPARENT), "")
+    if not parent or not isinstance(parent, str):
         return _NOTHING
-    return _backend.span(f"{service}/{method}", given, {})
+    return _backend.span(f"{service}/{method}", parent, {})
 
 
 def call_metadata() -> tuple[tuple[str, str], ...] | None:

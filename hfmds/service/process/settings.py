@@ -126,8 +126,8 @@ class ServiceSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _require_all_tls_files(self) -> Self:
-        given = [self.tls_certificate, self.tls_key, self.tls_authority]
-        if any(given) and not all(given) and not self.enrols:
+        files = [self.tls_certificate, self.tls_key, self.tls_authority]
+        if any(files) and not all(files) and not self.enrols:
             raise ValueError(
                 "HFMDS_TLS_CERTIFICATE, HFMDS_TLS_KEY and HFMDS_TLS_AUTHORITY belong together: "
                 "set all three, or none"
