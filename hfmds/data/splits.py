@@ -231,7 +231,8 @@ def _round_down(sizes: NDArray[np.float64], unequal: float) -> list[int]:
     if 0 in rounded:
         raise ConfigurationError(
             f"device {rounded.index(0)} (the first is 0) would get no samples: sizes are drawn "
-            f"with unequal {unequal:g}; make it smaller, or use fewer devices or more samples on each"
+            f"with unequal {unequal:g}; make it smaller, use fewer devices, or use more samples on "
+            f"each device"
         )
     return rounded
 
