@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hfmds.cli.demo.processes import Child, Supervisor
 from hfmds.errors import ConfigurationError, Unavailable
+from hfmds.processes import Child, Supervisor
 from hfmds.service.client.peer import Peer
 
 ANY_PORT = "127.0.0.1:0"
@@ -178,8 +178,8 @@ class Program:
         """Wait until it answers; raise with its log if it never does."""
         give_up_at = time.monotonic() + _READY_SECONDS
         while not self.is_ready:
-            if (end := self._child.end()) is not None:
-                raise Unavailable(f"{self._child.name}: {end}\n{self._child.last_log_lines()}")
+            if self._child.exit_code() is not None:
+                raise Unavailable(self._child.describe_end())
             if time.monotonic() > give_up_at:
                 raise Unavailable(f"{self._child.name} was not ready after {_READY_SECONDS:.0f} s")
             time.sleep(_POLL_SECONDS)

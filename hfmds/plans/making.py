@@ -1,7 +1,7 @@
 """Makes a plan: exports each graph and checks it. That takes about twenty seconds.
 
 The coordinator runs this module as a program, because an export blocks the interpreter and needs
-1 GB: `python -m hfmds.plans.making FILE`, with the plan's spec as JSON on standard input.
+1 GB: `python -m hfmds.plans.making FILE SPEC`, with the plan's spec as JSON.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def _checked_graph(name: str, model: ModelSpec, steps: Steps, reference: Steps) 
 def main() -> None:
     """Make a plan in this process; report an error as one line on standard error."""
     torch.set_num_threads(1)
-    values = json.load(sys.stdin)
+    file, values = Path(sys.argv[1]), json.loads(sys.argv[2])
     spec = PlanSpec(ModelSpec(**values["model"]), tuple(values["graphs"]))
     try:
-        Path(sys.argv[1]).write_bytes(encode_plan(make_plan(spec)))
+        file.write_bytes(encode_plan(make_plan(spec)))
     except HfmdsError as error:
         sys.exit(str(error))
 

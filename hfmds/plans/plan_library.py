@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import shutil
-import subprocess
+import signal
 import sys
 import tempfile
 import threading
@@ -26,6 +26,7 @@ from pathlib import Path
 from hfmds.domain.recipe import OUR_ARCHITECTURES
 from hfmds.errors import InvalidInput, Unavailable
 from hfmds.plans.format import FORMAT_VERSION, OPSET, PlanSpec
+from hfmds.processes import Child, Supervisor
 
 _THIS_PROCESS = secrets.token_hex(8)
 _PLAN_NAME = re.compile("[0-9a-f]{64}")
@@ -70,7 +71,7 @@ class PlanLibrary:
         self._folder = folder
         self._max_bytes = max_bytes
         self._lock = threading.Lock()  # one export at a time: it takes a processor and 1 GB
-        self._running: subprocess.Popen[str] | None = None
+        self._running: Child | None = None
         self._closed = False
 
     def plan(self, spec: PlanSpec) -> bytes:
@@ -99,28 +100,26 @@ class PlanLibrary:
         self._closed = True
         running = self._running
         if running:
-            running.kill()
+            running.signal_group(signal.SIGKILL)
 
     def _make(self, spec: PlanSpec, path: Path) -> None:
         if self._closed:
             raise Unavailable("the process is stopping; ask again when it is back")
-        command = [sys.executable, "-m", "hfmds.plans.making", str(path)]
-        with subprocess.Popen(  # noqa: S603  (our own program)
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            self._running = process
+        # -u: the last line of the output is then the error.
+        command = [sys.executable, "-u", "-m", "hfmds.plans.making"]
+        with Supervisor(path.parent) as supervisor:
+            maker = supervisor.start(
+                "maker", [*command, str(path), json.dumps(asdict(spec))], os.environ
+            )
+            self._running = maker
             if self._closed:
-                process.kill()
-            _, messages = process.communicate(json.dumps(asdict(spec)))
+                maker.signal_group(signal.SIGKILL)
+            exit_code = maker.wait()
             self._running = None
         if self._closed:
             raise Unavailable("the process is stopping; ask again when it is back")
-        if process.returncode:
-            reason = messages.strip().splitlines()[-1] if messages.strip() else "it was killed"
+        if exit_code:
+            reason = maker.last_output(lines=1) if exit_code > 0 else maker.describe_end()
             raise InvalidInput(f"the plan of {spec.model.architecture!r} was not made: {reason}")
 
 

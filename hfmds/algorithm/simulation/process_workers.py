@@ -12,14 +12,12 @@ import os
 import pickle
 import signal
 import tempfile
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from multiprocessing.connection import wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -27,6 +25,7 @@ from typing import Any, TypeVar
 from hfmds.algorithm.local_work import LocalWork, Synthesis, TrainedModel
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.errors import InvalidInput, Unavailable, WrongState
+from hfmds.processes import die_with_parent
 
 Result = TypeVar("Result")
 
@@ -143,19 +142,11 @@ class _SharedThings:
 def _prepare() -> None:
     """Prepare a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first closes
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    die_with_parent()
     import torch
 
     torch.set_num_threads(1)
     gc.freeze()  # the collector need not look at all that torch has loaded
-
-
-def _die_with_parent() -> None:
-    """End this process when the one that started it is gone, even by a kill -9."""
-    parent = multiprocessing.parent_process()
-    if parent:
-        wait([parent.sentinel])
-        os._exit(1)
 
 
 @lru_cache(maxsize=2)  # the weights and the pool of a phase

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from hfmds.cli.connections import admin_client, store_client
 from hfmds.cli.demo.data import DemoData, write_demo_data
-from hfmds.cli.demo.processes import Supervisor
 from hfmds.cli.demo.report import DemoResult, prepare_report_folder, write_report
 from hfmds.cli.demo.services import Addresses, DemoServices
 from hfmds.cli.demo.setting import HFMDS, DemoSetting
@@ -28,6 +27,7 @@ from hfmds.cli.tables.runs import comparison_table, leakage_rows
 from hfmds.cli.text import counted, decibel, seconds
 from hfmds.cli.watch_run import FollowedRun, follow
 from hfmds.domain.learning import SyntheticBatch
+from hfmds.processes import Supervisor
 from hfmds.wire.clients.admin_client import AdminClient
 
 # The demo deletes all state of the processes. An orderly end of ten processes with torch would take

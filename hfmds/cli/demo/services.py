@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hfmds.cli.demo.data import DemoData
-from hfmds.cli.demo.processes import Supervisor
 from hfmds.errors import Unavailable
+from hfmds.processes import Supervisor
 
 _ANY_PORT = "127.0.0.1:0"
 _READY_SECONDS = 60.0

@@ -15,8 +15,14 @@ from rich.text import Text
 
 from hfmds.cli.text import seconds
 from hfmds.experiments.trials.work_left import TimeLeft
-from hfmds.experiments.trials.worker import Event, RoundDone, TrialBroke, TrialEnded
-from hfmds.experiments.trials.worker_pool import Tick, TrialStarted
+from hfmds.experiments.trials.worker_messages import (
+    Event,
+    RoundDone,
+    Tick,
+    TrialBroke,
+    TrialEnded,
+    TrialStarted,
+)
 
 _LINE_SECONDS = 30.0
 

@@ -27,7 +27,7 @@ from hfmds.experiments.trials.trial import Trial
 from hfmds.experiments.trials.trial_folder import TrialFolder
 from hfmds.experiments.trials.trial_plan import make_plan
 from hfmds.experiments.trials.work_left import TimeLeft, TrialWork
-from hfmds.experiments.trials.worker import TrialBroke, WorkerSetup
+from hfmds.experiments.trials.worker_messages import TrialBroke, WorkerSetup
 from hfmds.experiments.trials.worker_pool import TrialPool
 
 

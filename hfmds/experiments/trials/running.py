@@ -22,7 +22,7 @@ from hfmds.experiments.trials.provenance import VERSIONS
 from hfmds.experiments.trials.trial import Trial
 from hfmds.experiments.trials.trial_folder import Record, Saved, TrialFolder
 
-RoundDone = Callable[[int, int], None]
+OnRound = Callable[[int, int], None]
 """A function that takes the number of completed rounds and of all rounds."""
 
 
@@ -34,7 +34,7 @@ def run_trial(
     trial: Trial,
     data: LoadedData,
     folder: TrialFolder,
-    round_done: RoundDone | None = None,
+    round_done: OnRound | None = None,
     save_seconds: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Record:
@@ -52,7 +52,7 @@ def _run(
     trial: Trial,
     data: LoadedData,
     folder: TrialFolder,
-    round_done: RoundDone | None,
+    round_done: OnRound | None,
     save_seconds: float,
     clock: Callable[[], float],
 ) -> Record:

@@ -1,17 +1,17 @@
 """One worker process: runs one trial after the other and reports its progress.
 
-It has one torch thread. A second one gains little for small batches, and with one thread the
-numbers do not depend on the number of workers.
+The pool starts this module as a program: `python -m hfmds.experiments.trials.worker FD`, where FD
+is the worker's end of their connection. The worker has one torch thread. A second one gains little
+for small batches, and with one thread the numbers do not depend on the number of workers.
 """
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 import traceback
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from types import FrameType
 
 from hfmds.errors import HfmdsError
@@ -19,67 +19,35 @@ from hfmds.experiments.trials.loaded_data import DataShelf
 from hfmds.experiments.trials.running import Stopped, run_trial
 from hfmds.experiments.trials.trial import Trial
 from hfmds.experiments.trials.trial_folder import TrialFolder
-
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerSetup:
-    """The settings that all trials of a worker share."""
-
-    results: Path
-    data_root: Path
-    save_seconds: float
+from hfmds.experiments.trials.worker_messages import (
+    Event,
+    RoundDone,
+    TrialBroke,
+    TrialEnded,
+    WorkerSetup,
+)
 
 
-@dataclass(frozen=True, slots=True)
-class RoundDone:
-    """A trial has completed a round."""
-
-    trial_id: str
-    done: int
-
-
-@dataclass(frozen=True, slots=True)
-class TrialEnded:
-    """A trial has ended; `error` is the reason if it diverged."""
-
-    trial_id: str
-    error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class TrialBroke:
-    """A trial could not be run and has no result."""
-
-    trial_id: str
-    reason: str
-
-
-Event = RoundDone | TrialEnded | TrialBroke
-
-
-def work(orders: Connection, setup: WorkerSetup) -> None:
+def main() -> None:
     """Take trials from the connection until it closes or this process must stop."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches all processes; the parent stops the workers
-    raise_stopped_once()
+    pool = Connection(int(sys.argv[1]))
     with contextlib.suppress(Stopped, EOFError, BrokenPipeError, ConnectionResetError):
+        raise_stopped_once()
         import torch
 
         torch.set_num_threads(1)
+        setup: WorkerSetup = pool.recv()
         shelf = DataShelf(setup.data_root)
         while True:
-            orders.send(_run(orders.recv(), shelf, setup, orders))
+            pool.send(_run(pool.recv(), shelf, setup, pool))
 
 
-def _run(trial: Trial, shelf: DataShelf, setup: WorkerSetup, tell: Connection) -> Event:
+def _run(trial: Trial, shelf: DataShelf, setup: WorkerSetup, pool: Connection) -> Event:
     trial_id = trial.trial_id
 
     def round_done(done: int, of: int) -> None:
         try:
-            tell.send(RoundDone(trial_id, done))
+            pool.send(RoundDone(trial_id, done))
         except OSError:  # the parent was killed
             raise Stopped from None
 
@@ -94,16 +62,18 @@ def _run(trial: Trial, shelf: DataShelf, setup: WorkerSetup, tell: Connection) -
 
 
 def raise_stopped_once() -> None:
-    """Let the first SIGTERM or SIGHUP raise `Stopped`.
+    """Let the first SIGTERM raise `Stopped`.
 
-    A signal to the process group arrives twice: from the sender and from the parent. The second
-    one must not interrupt the saving.
+    Where an operator stops all processes of a job, the pool sends a second one. That one must not
+    interrupt the saving.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
-        for heeded in _STOP_SIGNALS:
-            signal.signal(heeded, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Stopped
 
-    for heeded in _STOP_SIGNALS:
-        signal.signal(heeded, stop)
+    signal.signal(signal.SIGTERM, stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,17 +7,27 @@ checkpoint. Leaving the pool stops the workers; each saves the last completed ro
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import signal
+import os
+import sys
+import tempfile
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from types import TracebackType
 
 from hfmds.experiments.trials.trial import Trial
-from hfmds.experiments.trials.worker import Event, RoundDone, TrialBroke, WorkerSetup, work
+from hfmds.experiments.trials.worker_messages import (
+    Event,
+    RoundDone,
+    Tick,
+    TrialBroke,
+    TrialStarted,
+    WorkerSetup,
+)
+from hfmds.processes import Child, Supervisor
 
 _ATTEMPTS = 2
 _STOP_SECONDS = 20.0  # to save a checkpoint
@@ -25,21 +35,9 @@ _STOP_SECONDS = 20.0  # to save a checkpoint
 
 @dataclass(eq=False, slots=True)
 class _TrialWorker:
-    process: SpawnProcess
+    child: Child
     connection: Connection
     trial: Trial | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TrialStarted:
-    """A worker has begun or resumed a trial."""
-
-    trial_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A moment without an event."""
 
 
 class TrialPool:
@@ -49,10 +47,12 @@ class TrialPool:
         self._setup = setup
         self._wanted = workers
         self._workers: list[_TrialWorker] = []
-        # spawn, not fork: torch's threads do not survive a fork.
-        self._context = multiprocessing.get_context("spawn")
+        self._started = 0
+        self._end = contextlib.ExitStack()
 
     def __enter__(self) -> TrialPool:
+        logs = self._end.enter_context(tempfile.TemporaryDirectory(prefix="hfmds-workers-"))
+        self._supervisor = self._end.enter_context(Supervisor(Path(logs), _STOP_SECONDS))
         return self
 
     def __exit__(
@@ -61,12 +61,7 @@ class TrialPool:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        for worker in self._workers:
-            worker.process.terminate()
-        for worker in self._workers:
-            worker.process.join(_STOP_SECONDS)
-            worker.process.kill()
-            worker.connection.close()
+        self._end.close()
 
     def run(
         self, trials: Sequence[Trial], tick_seconds: float = 1.0
@@ -102,21 +97,22 @@ class TrialPool:
         return len(waiting) + sum(worker.trial is not None for worker in self._workers)
 
     def _start(self) -> _TrialWorker:
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=work, args=(theirs, self._setup), daemon=True)
-        # Children inherit this: Ctrl-C must not kill a worker that is still importing.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            process.start()
-        finally:
-            signal.signal(signal.SIGINT, before)
-        theirs.close()  # so that this end notices when the worker's end closes
-        return _TrialWorker(process, ours)
+        self._started += 1
+        ours, theirs = Pipe()
+        with theirs:  # closed here, so that our end notices when the worker's end closes
+            child = self._supervisor.start(
+                f"worker {self._started}",
+                [sys.executable, "-m", "hfmds.experiments.trials.worker", str(theirs.fileno())],
+                os.environ,
+                open_files=[theirs.fileno()],
+            )
+        with contextlib.suppress(OSError):  # it died; `run` notices
+            ours.send(self._setup)
+        return _TrialWorker(child, ours)
 
     def _bury(
         self, worker: _TrialWorker, waiting: deque[Trial], deaths: Counter[str]
     ) -> TrialBroke | None:
-        worker.process.join()
         worker.connection.close()
         self._workers.remove(worker)
         trial = worker.trial
@@ -126,5 +122,8 @@ class TrialPool:
         if deaths[trial.trial_id] < _ATTEMPTS:
             waiting.appendleft(trial)
             return None
-        how = f"its process ended with code {worker.process.exitcode}, {_ATTEMPTS} times"
-        return TrialBroke(trial.trial_id, f"{how}; is there enough memory for --workers?")
+        return TrialBroke(
+            trial.trial_id,
+            f"its process ended {_ATTEMPTS} times; is there enough memory for --workers? "
+            f"{worker.child.describe_end()}",
+        )

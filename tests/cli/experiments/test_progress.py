@@ -6,8 +6,13 @@ from rich.console import Console
 
 from hfmds.cli.experiments.progress import ExperimentProgress
 from hfmds.experiments.trials.work_left import TimeLeft, TrialWork
-from hfmds.experiments.trials.worker import RoundDone, TrialBroke, TrialEnded
-from hfmds.experiments.trials.worker_pool import Tick, TrialStarted
+from hfmds.experiments.trials.worker_messages import (
+    RoundDone,
+    Tick,
+    TrialBroke,
+    TrialEnded,
+    TrialStarted,
+)
 from tests.experiments.tiny import a_trial
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hfmds.cli.demo.processes import ChildDied, Supervisor
+from hfmds.processes import ChildDied, Supervisor
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[1]
 
 
 def python(script: str) -> list[str]:
@@ -37,7 +37,7 @@ PARENT = """
 import asyncio, json, os, sys
 from pathlib import Path
 from hfmds.cli.interrupts import run_interruptible
-from hfmds.cli.demo.processes import Supervisor
+from hfmds.processes import Supervisor
 
 async def main():
     with Supervisor(Path(sys.argv[1])) as supervisor:
@@ -77,7 +77,7 @@ def test_children_are_gone_after_the_block(tmp_path: Path) -> None:
         child = supervisor.start("sleeper", SLEEP, os.environ)
         assert log_of(tmp_path, "sleeper") == "asleep\n"
         supervisor.check()
-        assert child.end() is None
+        assert child.exit_code() is None
     assert not is_alive(child.process.pid)
 
 
@@ -101,7 +101,7 @@ def test_grandchildren_of_a_dead_child_are_stopped(tmp_path: Path) -> None:
         child = supervisor.start("parent", WITH_GRANDCHILD, os.environ)
         grandchild = int(log_of(tmp_path, "parent"))
         os.kill(child.process.pid, signal.SIGKILL)
-        assert eventually(lambda: child.end() is not None)
+        assert eventually(lambda: child.exit_code() is not None)
         assert is_alive(grandchild)
     assert eventually(lambda: not is_alive(grandchild))
 
@@ -110,7 +110,7 @@ def test_the_error_of_a_dead_child_names_it_its_exit_code_and_last_output(tmp_pa
     dying = python("print('line\\n' * 50 + 'my last words'); raise SystemExit(3)")
     with Supervisor(tmp_path) as supervisor:
         child = supervisor.start("weakling", dying, os.environ)
-        assert eventually(lambda: child.end() is not None)
+        assert eventually(lambda: child.exit_code() is not None)
         with pytest.raises(ChildDied, match=r"weakling ended by itself \(exit code 3\)") as caught:
             supervisor.check()
     assert str(caught.value).endswith("my last words")
@@ -121,7 +121,7 @@ def test_a_signal_is_named(tmp_path: Path) -> None:
     with Supervisor(tmp_path) as supervisor:
         child = supervisor.start("victim", SLEEP, os.environ)
         os.kill(child.process.pid, signal.SIGKILL)
-        assert eventually(lambda: child.end() is not None)
+        assert eventually(lambda: child.exit_code() is not None)
         with pytest.raises(ChildDied, match="killed by SIGKILL"):
             supervisor.check()
 
