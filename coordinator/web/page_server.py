@@ -83,7 +83,7 @@ class WebServer:
         self._application.on_response_prepare.append(_protect)
         gate = gate or Gate(clock)
         access = PageAccess(
-            issuers=Issuers(tls.authority) if tls else None,
+            issuers=Issuers(tls) if tls else None,
             only_loopback=is_loopback(split_address(listen)[0]) and not tls,
             holder=holder,
             gate=gate,

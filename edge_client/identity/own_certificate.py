@@ -283,7 +283,7 @@ class OwnCertificate:
         """Return the certificate if it is for this key and readable."""
         try:
             certificate = read_own_certificate(self._files.certificate.read_bytes())
-        except (OSError, ValueError) as error:
+        except (OSError, ConfigurationError) as error:
             log.warning("cannot read %s: %s", self._files.certificate, error)
             return None
         return certificate if certificate.key_sha256 == key.sha256 else None

@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hfmds.errors import ConfigurationError
+from hfmds.service.security.certificates import MALFORMED, load_certificates
 from hfmds.service.security.identity import DEVICES_UNIT, SERVICES_UNIT, Identity, Kind, may_sign
 
 # A device without a battery may believe that it is 1970, and must still accept servers. The clocks
@@ -62,11 +63,12 @@ class Authority:
         try:
             key = serialization.load_pem_private_key(pair.key, password=None)
             certificate = x509.load_pem_x509_certificate(pair.certificate)
-        except (ValueError, TypeError) as error:
+            public_key = certificate.public_key()
+        except MALFORMED as error:
             raise ConfigurationError(f"not an authority's key and certificate: {error}") from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise ConfigurationError("the authority's key must be one on an elliptic curve")
-        if key.public_key() != certificate.public_key():
+        if key.public_key() != public_key:
             raise ConfigurationError("the authority's key is not that of its certificate")
         self._key = key
         self._certificate = certificate
@@ -128,7 +130,7 @@ class Authority:
 
     def is_believed_by(self, believed: bytes) -> bool:
         """Return whether its certificate is among these, PEM."""
-        return self._certificate in x509.load_pem_x509_certificates(believed)
+        return self._certificate in load_certificates(believed)
 
     @property
     def ends(self) -> datetime:
@@ -176,16 +178,18 @@ class Authority:
 
 def hosts_of(certificate: bytes) -> list[str]:
     """Return the host names and addresses in a certificate, PEM."""
-    extensions = x509.load_pem_x509_certificate(certificate).extensions
-    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    own, *_chain = load_certificates(certificate)
+    try:
+        names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (*MALFORMED, x509.ExtensionNotFound) as error:
+        raise ConfigurationError(f"a certificate with no readable names: {error}") from error
     addresses = names.get_values_for_type(x509.IPAddress)
     return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
 
 
 def units_of(certificates: bytes) -> set[str | bytes]:
     """Return the organisational units of these certificates, PEM."""
-    loaded = x509.load_pem_x509_certificates(certificates)
-    return {unit for certificate in loaded for unit in _units(certificate)}
+    return {unit for certificate in load_certificates(certificates) for unit in _units(certificate)}
 
 
 def _units(certificate: x509.Certificate) -> list[str | bytes]:

@@ -7,12 +7,13 @@ device's clock says.
 from __future__ import annotations
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from hfmds.errors import InvalidInput
+from hfmds.service.security.certificates import MALFORMED
 from hfmds.service.security.identity import Identity
 from hfmds.service.security.public_keys import key_sha256
 
@@ -20,16 +21,6 @@ MAX_REQUEST_BYTES = 4096
 
 # A signature for this purpose is never valid for another purpose.
 _PURPOSE = b"hfmds enrolment"
-
-# What `cryptography` raises for bytes that are not a valid request.
-_MALFORMED = (
-    ValueError,
-    TypeError,
-    UnsupportedAlgorithm,
-    x509.DuplicateExtension,
-    x509.InvalidVersion,
-    x509.UnsupportedGeneralNameType,
-)
 
 
 def make_request(key: ec.EllipticCurvePrivateKey, name: str = "device") -> bytes:
@@ -56,7 +47,7 @@ class Request:
             key = request.public_key()
             sound = request.is_signature_valid
             self._names = _names(request)
-        except _MALFORMED as error:
+        except MALFORMED as error:
             raise InvalidInput(f"the csr is not a PKCS#10 request in DER: {error}") from error
         if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != "secp256r1":
             raise InvalidInput("the csr's key must be one on the curve P-256")

@@ -7,14 +7,17 @@ can read keys. Nothing overwrites a file except a renewal.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from hfmds.errors import ConfigurationError, Conflict
 from hfmds.pki.authority import Authority, KeyPair, hosts_of, units_of
 from hfmds.service.security.identity import DEVICES_UNIT, SERVICES_UNIT, Identity
 from hfmds.storage.files import sync_folder
+
+T = TypeVar("T")
 
 _AUTHORITY = "authority"
 _ISSUER = "device-issuer"
@@ -55,7 +58,7 @@ def complete_authority(folder: Path, fleet: str, now: datetime, lifetime: timede
         return []
     added = []
     for name, unit, create in _ISSUERS:
-        if unit in units_of(believed.read_bytes()):
+        if unit in _read_file(believed, units_of):
             continue  # its files may have moved to the program that uses them
         certificate = folder / f"{name}.crt"
         if not certificate.exists():  # a killed process may have written it
@@ -95,12 +98,23 @@ def read_issuer(certificate: Path, key: Path, believed: bytes) -> Authority:
             f"{certificate} is not a device issuer's: it could sign for a service or an admin; "
             f"`hfmds pki init` makes {_ISSUER}.crt"
         )
-    if not issuer.is_believed_by(believed):
+    try:
+        is_believed = issuer.is_believed_by(believed)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"the file in HFMDS_TLS_AUTHORITY: {error}") from error
+    if not is_believed:
         raise ConfigurationError(
             f"no program would believe the device issuer's certificates: add {certificate} to the "
             f"file in HFMDS_TLS_AUTHORITY of every program"
         )
     return issuer
+
+
+def _read_file(path: Path, read: Callable[[bytes], T]) -> T:
+    try:
+        return read(path.read_bytes())
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from error
 
 
 def _read(certificate: Path, key: Path) -> Authority:
@@ -138,7 +152,7 @@ def renew_pair(
     name = _name(identity)
     certificate, key = folder / f"{name}.crt", folder / f"{name}.key"
     try:
-        hosts = hosts or hosts_of(certificate.read_bytes())
+        hosts = hosts or _read_file(certificate, hosts_of)
     except FileNotFoundError as error:
         raise ConfigurationError(
             f"there is no {certificate} to renew; `hfmds pki issue` makes one"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from hfmds.errors import ConfigurationError, Conflict, InvalidInput
 from hfmds.pki.authority import CLOCKS_DIFFER, Authority, KeyPair, hosts_of, key_pem, new_key
 from hfmds.pki.folder import (
+    complete_authority,
     create_authority,
     issue_pair,
     open_authority,
@@ -23,10 +25,12 @@ from hfmds.pki.folder import (
 from hfmds.service.security.identity import Identity, Kind, identity_from
 from hfmds.service.security.tls import TlsFiles
 from tests.pki.reading import identity_in
+from tests.support.fleet_certificates import of_unknown_version
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 CAMERA = Identity(Kind.DEVICE, "camera-7")
+END = b"-----END CERTIFICATE-----\n"
 
 
 @pytest.fixture(scope="module")
@@ -219,3 +223,33 @@ def test_an_issuer_that_nobody_would_believe_is_refused(
     files = tmp_path / "device-issuer.crt", tmp_path / "device-issuer.key"
     with pytest.raises(ConfigurationError, match="HFMDS_TLS_AUTHORITY"):
         read_issuer(*files, authority.certificate)
+
+
+# --- malformed files ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", [of_unknown_version, lambda _: b"hello"])
+def test_a_malformed_certificate_is_refused_with_the_name_of_its_file(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    authority = create_authority(tmp_path, "tests", NOW, 10 * DAY)
+    camera = issue_pair(tmp_path, authority, CAMERA, NOW, DAY)
+    for name in ("authority", "device-issuer", camera.stem):
+        path = tmp_path / f"{name}.crt"
+        path.write_bytes(damage(path.read_bytes().partition(b"-----END")[0] + END))
+    issuer = tmp_path / "device-issuer.crt", tmp_path / "device-issuer.key"
+    for name, use in (
+        ("authority", lambda: open_authority(tmp_path)),
+        ("authority", lambda: complete_authority(tmp_path, "tests", NOW, DAY)),
+        ("device-issuer", lambda: read_issuer(*issuer, authority.certificate)),
+        (camera.stem, lambda: renew_pair(tmp_path, authority, CAMERA, NOW, DAY)),
+        ("HFMDS_TLS_AUTHORITY", lambda: believed_by_nobody(tmp_path)),
+    ):
+        with pytest.raises(ConfigurationError, match=name):
+            use()
+
+
+def believed_by_nobody(folder: Path) -> None:
+    create_authority(folder / "other", "tests", NOW, DAY)
+    issuer = folder / "other" / "device-issuer.crt", folder / "other" / "device-issuer.key"
+    read_issuer(*issuer, (folder / "authority.crt").read_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,3 +97,11 @@ def signed(
     )
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
     return builder.sign(signing_key, hashes.SHA256())
+
+
+def of_unknown_version(pem: bytes) -> bytes:
+    """Return a certificate that says it has version 2, which `cryptography` does not read."""
+    der = bytearray(x509.load_pem_x509_certificate(pem).public_bytes(Encoding.DER))
+    version = der.index(b"\xa0\x03\x02\x01\x02")
+    der[version + 4] = 1
+    return ssl.DER_cert_to_PEM_cert(bytes(der)).encode()

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge, Metric, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from hfmds.errors import ConfigurationError
 from hfmds.service.security.tls import TlsFiles
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class CertificateExpiry(Collector):
             changed_at = self._certificate.stat().st_mtime_ns
             if self._read is None or self._read[0] != changed_at:
                 self._read = changed_at, read_own_certificate(self._certificate.read_bytes()).ends
-        except (OSError, ValueError) as error:
+        except (OSError, ConfigurationError) as error:
             # The program still shows the certificate that it read before.
             log.warning("cannot read when the certificate ends: %s", error)
         return self._read[1] if self._read else None

@@ -5,9 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 
+from hfmds.errors import ConfigurationError
 from hfmds.service.security.identity import Identity
 from hfmds.service.security.public_keys import key_sha256
+
+MALFORMED = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""The exceptions of `cryptography` for malformed certificates and requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,21 @@ def certificate_from(certificate: x509.Certificate, identity: Identity | None) -
     )
 
 
+def load_certificates(pem: bytes) -> list[x509.Certificate]:
+    """Load one or more certificates; ConfigurationError if the file has others or none."""
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except MALFORMED as error:
+        raise ConfigurationError(f"not certificates in PEM: {error}") from error
+
+
 def read_own_certificate(pem: bytes) -> Certificate:
-    """Read a certificate of this program. The result names no party: nobody checked the issuer."""
-    return certificate_from(x509.load_pem_x509_certificate(pem), None)
+    """Read a certificate of this program; ConfigurationError if it is malformed.
+
+    The result names no party: nobody checked the issuer.
+    """
+    own, *_chain = load_certificates(pem)
+    try:
+        return certificate_from(own, None)
+    except MALFORMED as error:
+        raise ConfigurationError(f"not a usable certificate: {error}") from error

@@ -8,20 +8,22 @@ configured authority signed it directly, and that authority decides the kinds of
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
-from pathlib import Path
 
 from cachetools import LRUCache
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 
-from hfmds.errors import InvalidInput
-from hfmds.service.security.certificates import Certificate, certificate_from
+from hfmds.errors import ConfigurationError, InvalidInput, NotAllowed
+from hfmds.service.security.certificates import (
+    MALFORMED,
+    Certificate,
+    certificate_from,
+    load_certificates,
+)
 from hfmds.service.security.identity import Identity, identity_from, may_sign
-
-log = logging.getLogger(__name__)
+from hfmds.service.security.tls import Rotation, TlsFiles
 
 _REMEMBERED_CERTIFICATES = 4096
 
@@ -32,37 +34,30 @@ class Issuers:
     Use it from one thread. It reads the file again when the file changes.
     """
 
-    def __init__(self, authority: Path) -> None:
-        """Take the authorities' certificates from this PEM file."""
-        self._file = authority
-        self._changed_at: int | None = None
-        self._authorities: list[x509.Certificate] = []
+    def __init__(self, files: TlsFiles) -> None:
+        """Load the authorities; ConfigurationError if their file cannot be used."""
+        self._authorities = Rotation(files, lambda: _authorities(files))
         self._certificates: LRUCache[bytes, Certificate] = LRUCache(_REMEMBERED_CERTIFICATES)
 
     def certificate(self, pem: bytes) -> Certificate:
-        """Read a caller's certificate, with the identity that its issuer may give it."""
-        self._follow_file()
+        """Read a caller's certificate, with the identity that its issuer may give it.
+
+        NotAllowed if the certificate is malformed: TLS libraries are less strict than this one.
+        """
+        if self._authorities.reload():
+            self._certificates.clear()
         certificate = self._certificates.get(pem)
         if certificate is None:
-            certificate = self._check(x509.load_pem_x509_certificate(pem))
+            try:
+                certificate = self._check(x509.load_pem_x509_certificate(pem))
+            except MALFORMED as error:
+                raise NotAllowed(f"the caller's certificate is malformed: {error}") from error
             self._certificates[pem] = certificate
         return certificate
 
-    def _follow_file(self) -> None:
-        try:
-            changed_at = self._file.stat().st_mtime_ns
-            if changed_at == self._changed_at:
-                return
-            self._authorities = x509.load_pem_x509_certificates(self._file.read_bytes())
-        except (OSError, ValueError) as error:
-            # Keep the last authorities. The TLS layer keeps them, too, and logs the cause.
-            log.debug("cannot read the authorities in %s: %s", self._file, error)
-            return
-        self._changed_at = changed_at
-        self._certificates.clear()
-
     def _check(self, certificate: x509.Certificate) -> Certificate:
-        signers = [issuer for issuer in self._authorities if _signed_by(certificate, issuer)]
+        authorities = self._authorities.current
+        signers = [issuer for issuer in authorities if _signed_by(certificate, issuer)]
         if not signers:
             return certificate_from(certificate, None)
         described = certificate_from(certificate, _identity(certificate, signers))
@@ -71,10 +66,19 @@ class Issuers:
         return replace(described, ends=min(described.ends, last_end))
 
 
+def _authorities(files: TlsFiles) -> list[x509.Certificate]:
+    try:
+        return load_certificates(files.authority.read_bytes())
+    except (OSError, ConfigurationError) as error:
+        raise ConfigurationError(
+            f"cannot read the authorities in {files.authority}: {error}; set HFMDS_TLS_AUTHORITY"
+        ) from error
+
+
 def _signed_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+    except (*MALFORMED, InvalidSignature):
         return False  # another name, another kind of key, or another key
     return True
 
@@ -85,7 +89,7 @@ def _identity(certificate: x509.Certificate, signers: list[x509.Certificate]) ->
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         (uri,) = names.get_values_for_type(x509.UniformResourceIdentifier)
         identity = identity_from(uri)
-    except (x509.ExtensionNotFound, x509.DuplicateExtension, ValueError, InvalidInput):
+    except (*MALFORMED, x509.ExtensionNotFound, InvalidInput):
         return None  # no name, several names, or a name of another fleet
     for signer in signers:
         units = signer.subject.get_attributes_for_oid(NameOID.ORGANIZATIONAL_UNIT_NAME)

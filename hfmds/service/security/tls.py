@@ -66,15 +66,20 @@ class TlsFiles:
                 f" HFMDS_TLS_KEY and HFMDS_TLS_AUTHORITY"
             ) from error
         except OSError as error:
-            raise ConfigurationError(
-                f"cannot read the TLS files {self.certificate}, {self.key} and {self.authority}: "
-                f"{error.strerror}"
-            ) from error
+            raise self._unreadable(error) from error
 
     def changed_at(self) -> tuple[int, ...]:
         """Return a value that changes whenever one of the files is replaced."""
-        return tuple(
-            path.stat().st_mtime_ns for path in (self.key, self.certificate, self.authority)
+        try:
+            paths = self.key, self.certificate, self.authority
+            return tuple(path.stat().st_mtime_ns for path in paths)
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"cannot read the TLS files {self.certificate}, {self.key} and {self.authority}: "
+            f"{error.strerror}"
         )
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
@@ -139,7 +144,7 @@ class Rotation(Generic[T]):
             if changed_at == self._changed_at:
                 return False
             self.current = self._load()
-        except (OSError, ConfigurationError) as error:
+        except ConfigurationError as error:
             # Every connection tries again. One line in the log is enough.
             log.log(
                 logging.DEBUG if self._failed else logging.WARNING,

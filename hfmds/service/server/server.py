@@ -197,4 +197,4 @@ def _recognise(tls: TlsFiles | None, holder: Callable[[str], Caller] | None) -> 
     """Choose how to know callers; None if nobody can be known, for lack of TLS."""
     if tls is None:
         return None
-    return by_token(holder) if holder else by_certificate(Issuers(tls.authority))
+    return by_token(holder) if holder else by_certificate(Issuers(tls))

@@ -8,17 +8,27 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
-from cryptography.x509.oid import NameOID
+from cryptography.x509 import UnrecognizedExtension
+from cryptography.x509.oid import ExtensionOID, NameOID
 
-from hfmds.errors import NotAllowed, Unavailable
-from hfmds.pki.authority import Authority, KeyPair
+from hfmds.errors import ConfigurationError, NotAllowed, Unavailable
+from hfmds.pki.authority import Authority, KeyPair, key_pem, new_key
 from hfmds.service.client.channel import Peer, call, open_channel, translating
 from hfmds.service.security.access import ANYONE
 from hfmds.service.security.identity import Identity, Kind
+from hfmds.service.security.issuers import Issuers
 from hfmds.service.security.tls import TlsFiles
 from tests.service.loopback import Stub, running
-from tests.support.fleet_certificates import DAY, LOCAL, FleetCertificates, chained, signed
+from tests.support.fleet_certificates import (
+    DAY,
+    LOCAL,
+    FleetCertificates,
+    chained,
+    of_unknown_version,
+    signed,
+)
 
 CAMERA = Identity(Kind.DEVICE, "camera")
 STORE = Identity(Kind.SERVICE, "store")
@@ -195,3 +205,38 @@ async def test_nobody_believes_a_server_by_an_authority_of_the_device_issuer(
     server = fleet.files("pretender", chained(fleet.issuer_pair, name, SERVER, LOCAL))
     with pytest.raises(Unavailable):
         await ask(server, fleet.of(CAMERA))
+
+
+# --- malformed certificates ---------------------------------------------------------------------
+
+
+async def test_a_caller_whose_name_cannot_be_read_is_a_stranger(fleet: FleetCertificates) -> None:
+    key, now = new_key(), datetime.now(UTC)
+    signing_key = load_pem_private_key(fleet.issuer_pair.key, None)
+    assert isinstance(signing_key, ec.EllipticCurvePrivateKey)
+    x400_address = UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, b"0\2\xa3\0")
+    builder = x509.CertificateBuilder(
+        subject(fleet.issuer_pair), x509.Name([]), key.public_key(), 7, now - DAY, now + DAY
+    )
+    certificate = builder.add_extension(x400_address, critical=False).sign(signing_key, SHA256())
+    pair = KeyPair(key_pem(key), certificate.public_bytes(Encoding.PEM))
+    with pytest.raises(NotAllowed, match="names no device"):
+        await ask(fleet.of(SERVER), fleet.files("odd", pair))
+
+
+def test_a_malformed_certificate_of_a_caller_is_refused(fleet: FleetCertificates) -> None:
+    camera = fleet.of(CAMERA).certificate.read_bytes()
+    for pem in (of_unknown_version(camera), b"hello"):
+        with pytest.raises(NotAllowed, match="malformed"):
+            Issuers(fleet.of(SERVER)).certificate(pem)
+
+
+def test_a_server_does_not_start_with_malformed_authorities(fleet: FleetCertificates) -> None:
+    files = fleet.of(SERVER)
+    for content in (of_unknown_version(fleet.authority.certificate), b"hello"):
+        files.authority.write_bytes(content)
+        with pytest.raises(ConfigurationError, match=files.authority.name):
+            Issuers(files)
+    files.authority.unlink()
+    with pytest.raises(ConfigurationError, match=files.authority.name):
+        Issuers(files)
