@@ -25,6 +25,7 @@ from coordinator.devices.results import Results
 from coordinator.devices.retry_times import RetryTimes
 from coordinator.devices.update_check import UpdateCheck
 from coordinator.devices.uploads import Uploads
+from coordinator.monitoring.funnel import FunnelRecords
 from coordinator.monitoring.live_counts import Counts
 from coordinator.monitoring.member_counts import count_members
 from coordinator.monitoring.metrics import Metrics
@@ -32,7 +33,6 @@ from coordinator.monitoring.round_timing import RoundTimer
 from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.drain import DrainRecords
 from coordinator.records.events import EventRecords
-from coordinator.records.funnel import FunnelRecords, StageNotes
 from coordinator.records.runs import RunRecord
 from coordinator.replicas.notices import Notices, Topic
 from coordinator.runs.checkpoints import Checkpoints
@@ -68,7 +68,6 @@ class App:
     tasks: TaskRecords
     drain: DrainRecords
     funnel: FunnelRecords
-    stages: StageNotes
     metrics: Metrics
     registry: Registry
     contents: RunContents
@@ -96,7 +95,6 @@ class App:
     def close(self) -> None:
         """Send waiting devices away and end background work of the device side."""
         self.check_ins.close()
-        self.stages.close()
         if self.plans:
             self.plans.close()
 
@@ -123,7 +121,6 @@ def build(
     """Build the coordinator on its database. Without a `library`, no device gets a plan."""
     records, tasks = DriverRecords.on(engine), TaskRecords(engine)
     drain, funnel = DrainRecords(engine, clock), FunnelRecords(engine)
-    stages = StageNotes(engine, metrics.funnel.reached)
     blobs = open_location(
         settings.resolved_blobs_url, settings.data_dir / "cache", settings.blobs_cache_max_bytes
     )
@@ -137,11 +134,11 @@ def build(
     schedule = RetrySchedule(settings.check_ins_per_second, settings.retry_seconds)
     retry_times = RetryTimes(schedule, registry, gate, clock)
     check_ins = CheckIns(work, registry, retry_times, clock, settings.max_waiting_devices)
-    leases = Leases(tasks, stages, registry, metrics, notices, clock)
-    results = Results(tasks, stages, registry, metrics, notices, clock)
+    leases = Leases(tasks, registry, metrics, notices, clock)
+    results = Results(tasks, registry, metrics, notices, clock)
     update_check = UpdateCheck(recipes, contents, tasks, metrics, clock)
-    uploads = Uploads(results, contents, update_check, stages)
-    downloads = Downloads(tasks, contents, plans, stages)
+    uploads = Uploads(results, contents, update_check)
+    downloads = Downloads(tasks, contents, plans)
     held_out = HeldOut(settings.held_out, Learning(settings.threads))
 
     def new_driver(run: RunRecord, records: DriverRecords) -> RunDriver:
@@ -162,14 +159,13 @@ def build(
     notices.listen(Topic.RUN, drivers.wake)
     runs = Runs(records.runs, drivers, contents, held_out, notices, clock)
     events = EventRecords(engine)
-    operations = Operations(records.runs, events, drain, funnel, stages, registry, notices)
+    operations = Operations(records.runs, events, drain, funnel, registry, notices)
     return App(
         engine=engine,
         records=records,
         tasks=tasks,
         drain=drain,
         funnel=funnel,
-        stages=stages,
         metrics=metrics,
         registry=registry,
         contents=contents,

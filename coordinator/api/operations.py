@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coordinator.devices.registry import Registry
+from coordinator.monitoring.funnel import FunnelRecords
 from coordinator.records.drain import DrainRecords
 from coordinator.records.events import EventRecords
-from coordinator.records.funnel import FunnelRecords, StageNotes
 from coordinator.records.runs import RunRecords
 from coordinator.replicas.notices import Notices, Topic
 from hfmds.domain.administration.operations import Drain, Funnel, Status
@@ -28,7 +28,6 @@ class Operations:
         events: EventRecords,
         drain: DrainRecords,
         funnel: FunnelRecords,
-        stages: StageNotes,
         registry: Registry,
         notices: Notices,
     ) -> None:
@@ -36,7 +35,6 @@ class Operations:
         self._events = events
         self._drain = drain
         self._funnel = funnel
-        self._stages = stages
         self._registry = registry
         self._notices = notices
 
@@ -53,7 +51,6 @@ class Operations:
 
     def funnels(self, run_id: str, round_number: int) -> Sequence[Funnel]:
         """Return how far tasks came up to now."""
-        self._stages.write()
         return self._funnel.funnels(run_id, round_number)
 
     def set_drain(self, on: bool, by: str) -> Drain:
@@ -69,7 +66,6 @@ class Operations:
 
     def status(self) -> Status:
         """Return the coordinator's status."""
-        self._stages.write()
         tasks = self._funnel.stages()
         return Status(
             drain=self._drain.get(),

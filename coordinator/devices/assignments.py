@@ -20,7 +20,14 @@ from hfmds.algorithm.seeds import task_seed
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.recipe import Recipe
 from hfmds.domain.runs import RunState
-from hfmds.domain.tasks import Assignment, EvaluateWork, Finished, SynthesiseWork, TrainWork
+from hfmds.domain.tasks import (
+    Assignment,
+    EvaluateWork,
+    Finished,
+    SynthesiseWork,
+    TaskStage,
+    TrainWork,
+)
 from hfmds.plans.format import plan_spec
 
 _DRAINED = "the coordinator is drained: it hands out no new work"
@@ -116,7 +123,7 @@ class WorkFinder:
         self, request: WorkRequest, task: Task | None, state_of: Callable[[str], RunState]
     ) -> Outcome:
         if task is not None:
-            self._metrics.funnel.taken(task.key.kind, task.task_id)
+            self._metrics.funnel.reached(task.key.kind, task.stage, TaskStage.TAKEN)
             return self._assignments.of(task, request.profile)
         if request.run_id and (state := state_of(request.run_id)).ended:  # NotFound: no such run
             return Finished(f"run {request.run_id!r} is {state.value}")

@@ -10,7 +10,6 @@ from coordinator.devices.registry import Registry
 from coordinator.monitoring.log_fields import task_context
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.device_tasks import TaskRecords
-from coordinator.records.funnel import StageNotes
 from coordinator.replicas.notices import Notices, Topic
 from hfmds.domain.tasks import FailureCause, TaskStage
 
@@ -23,28 +22,26 @@ class Leases:
     def __init__(
         self,
         tasks: TaskRecords,
-        stages: StageNotes,
         registry: Registry,
         metrics: Metrics,
         notices: Notices,
         clock: Callable[[], float],
     ) -> None:
         self._tasks = tasks
-        self._stages = stages
         self._registry = registry
         self._metrics = metrics
         self._notices = notices
         self._clock = clock
 
     async def renew(self, device_id: str, task_id: str, stage: TaskStage | None = None) -> float:
-        """Extend the lease of a task and note its stage; return the lease's seconds."""
-        renew = self._tasks.renew if stage is None else self._tasks.renew_if_worth_it
+        """Extend the lease of a task and record its stage; return the lease's seconds."""
+        renew, now = self._tasks.renew, self._clock()
         with self._metrics.counting_late():
-            seconds = await asyncio.to_thread(renew, device_id, task_id, self._clock())
+            task = await asyncio.to_thread(renew, device_id, task_id, now, stage)
         if stage is not None:
-            self._stages.note(task_id, stage)
+            self._metrics.funnel.reached(task.key.kind, task.stage, stage)
         self._registry.note_call(device_id)
-        return seconds
+        return task.lease_seconds
 
     async def report_failure(
         self,
@@ -61,7 +58,7 @@ class Leases:
         if failure is not None:
             with task_context(task):
                 log.warning("device gave its task up: %s", reason)
-            self._metrics.funnel.failed(task.key.kind, task_id, failure)
+            self._metrics.funnel.failed(task.key.kind, failure)
             self._notices.post(Topic.RUN, task.key.run_id)
 
     async def leave(self, device_id: str) -> None:

@@ -18,7 +18,6 @@ from coordinator.monitoring.log_fields import task_context
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.acceptance import Acceptance, HandedIn
 from coordinator.records.device_tasks import TaskRecords
-from coordinator.records.funnel import StageNotes
 from coordinator.records.tasks import Task
 from coordinator.replicas.notices import Notices, Topic
 from hfmds.domain.digest import Digest, digest_of
@@ -57,14 +56,12 @@ class Results:
     def __init__(
         self,
         tasks: TaskRecords,
-        stages: StageNotes,
         registry: Registry,
         metrics: Metrics,
         notices: Notices,
         clock: Callable[[], float],
     ) -> None:
         self._tasks = tasks
-        self._stages = stages
         self._registry = registry
         self._metrics = metrics
         self._notices = notices
@@ -127,11 +124,10 @@ class Results:
 
     def _note(self, task: Task, submission: Submission, acceptance: Acceptance) -> None:
         """Note an accepted result in the metrics and the log, and notify its run."""
-        self._stages.accepted(task.task_id)
         if not acceptance.already:
             with task_context(task):
                 log.info("result accepted", extra={"result": str(submission.result)})
-            self._metrics.funnel.accepted(task.key.kind, task.task_id)
+            self._metrics.funnel.accepted(task.key.kind, acceptance.stage)
             self._metrics.fleet.count(submission.report)
             self._metrics.moved(submission.report.traffic)
         if acceptance.moves_round:

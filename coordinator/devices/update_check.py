@@ -13,6 +13,7 @@ from coordinator.records.tasks import PhaseKey, Task
 from coordinator.runs.content import Recipes, RunContents
 from hfmds.algorithm.aggregation.compression import TensorForm, packed_form, unpacked
 from hfmds.domain.digest import Digest
+from hfmds.domain.tasks import TaskStage
 from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.wire.tensors import StoredTensors, StoredWeights, require_finite_weights
 
@@ -75,7 +76,8 @@ class UpdateCheck:
 
     def _refuse(self, task: Task, flaw: str) -> None:
         self._metrics.update_refused(flaw)
-        self._tasks.refuse(task.device_id, task.task_id, flaw, self._clock())
+        before = self._tasks.refuse(task.device_id, task.task_id, flaw, self._clock())
+        self._metrics.funnel.reached(task.key.kind, before.stage, TaskStage.UPLOADED)
 
     def _form(self, task: Task) -> dict[str, TensorForm]:
         return self._form_of_phase(task.key, task.run_uid, task.weights)

@@ -10,12 +10,11 @@ from cachetools import LRUCache
 
 from coordinator.devices.results import Results, Submission
 from coordinator.devices.update_check import UpdateCheck
-from coordinator.records.funnel import StageNotes
 from coordinator.records.states import TaskState
 from coordinator.records.tasks import Task
 from coordinator.runs.content import RunContents
 from hfmds.domain.digest import Digest
-from hfmds.domain.tasks import TaskStage, UpdateReport, UploadState
+from hfmds.domain.tasks import UpdateReport, UploadState
 from hfmds.errors import LimitExceeded
 from hfmds.wire.chunks import Content, receive, upload_state
 
@@ -32,13 +31,10 @@ _CACHED_TASKS = 10_000
 class Uploads:
     """Takes the updates of training tasks."""
 
-    def __init__(
-        self, results: Results, contents: RunContents, check: UpdateCheck, stages: StageNotes
-    ) -> None:
+    def __init__(self, results: Results, contents: RunContents, check: UpdateCheck) -> None:
         self._results = results
         self._contents = contents
         self._check = check
-        self._stages = stages
         self._quota = UploadQuota()
 
     async def submit(
@@ -57,7 +53,6 @@ class Uploads:
         task, content = await asyncio.to_thread(self._admit, device_id, task_id, update)
         if task.state is not TaskState.ACCEPTED:
             await receive(content, task_id, update, offset, chunks)
-            self._stages.note(task_id, TaskStage.UPLOADED)
             await asyncio.to_thread(self._check.require_sound, task, update)
         submission = Submission(device_id, task_id, update, report, content.blobs)
         return await self._results.count(task, submission)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from coordinator.monitoring.device_costs import FleetMetrics
-from coordinator.monitoring.funnel_metrics import FunnelMetrics
+from coordinator.monitoring.funnel import FunnelMetrics
 from hfmds.domain.learning import LeakageSummary, Traffic
 from hfmds.domain.pool_policy import NO_LIMIT, PSNR_LIMITS, PoolPolicy
 from hfmds.domain.runs import Phase, Round

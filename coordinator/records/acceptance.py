@@ -78,6 +78,7 @@ class Acceptance:
 
     already: bool  # the coordinator accepted it before
     moves_round: bool = False  # the run's driver has to look at the round
+    stage: TaskStage = TaskStage.ASSIGNED  # that the task had reached before
 
 
 def accept_result(
@@ -115,7 +116,7 @@ def accept_result(
     closed = _close_if_full(connection, task, round_number, goal, now)
     # An asynchronous round always looks: it may ask the device again.
     moves_round = closed or task.asynchronous or not _has_pending(connection, task.key)
-    return Acceptance(already=False, moves_round=moves_round)
+    return Acceptance(already=False, moves_round=moves_round, stage=task.stage)
 
 
 def count_waiting_results(connection: Connection, key: PhaseKey, goal: int, now: float) -> None:

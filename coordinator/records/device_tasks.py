@@ -37,8 +37,6 @@ from hfmds.domain.tasks import FailureCause, TaskStage
 from hfmds.errors import HfmdsError
 from hfmds.storage.database import changing, looking, reading
 
-_ALMOST_NEW = 0.9  # a lease with more of its time left is not worth a commit
-
 
 class TaskRecords:
     """The coordinator's records of its tasks."""
@@ -72,23 +70,20 @@ class TaskRecords:
             next_tasks = _next_tasks(tasks, asking)
             return [task and lease_task(connection, task, now) for task in next_tasks]
 
-    def renew(self, device_id: str, task_id: str, now: float) -> float:
-        """Extend a lease, and return its seconds."""
+    def renew(
+        self, device_id: str, task_id: str, now: float, stage: TaskStage | None = None
+    ) -> Task:
+        """Extend a lease and write the stage of its task; return the task from before."""
         with changing(self._engine) as connection:
             task = own_task(connection, device_id, task_id)
             require_pending(task)
-            update_task(connection, task_id, lease_expires_at=now + task.lease_seconds)
-            return task.lease_seconds
-
-    def renew_if_worth_it(self, device_id: str, task_id: str, now: float) -> float:
-        """Extend a lease unless it is almost new, and return its seconds from now."""
-        with looking(self._engine) as connection:
-            task = own_task(connection, device_id, task_id)
-        require_pending(task)
-        remaining_seconds = task.lease_expires_at - now
-        if remaining_seconds > _ALMOST_NEW * task.lease_seconds:
-            return remaining_seconds
-        return self.renew(device_id, task_id, now)
+            update_task(
+                connection,
+                task_id,
+                lease_expires_at=now + task.lease_seconds,
+                stage=int(task.stage if stage is None else max(stage, task.stage)),
+            )
+            return task
 
     def expire_leases(self, device_id: str) -> set[str]:
         """Expire the leases of a device that has gone, and return the ids of their runs."""
@@ -118,13 +113,18 @@ class TaskRecords:
         with changing(self._engine) as connection:
             return [accept_result(connection, result, now) for result in results]
 
-    def refuse(self, device_id: str, task_id: str, reason: str, now: float) -> None:
-        """Record why the coordinator refused a result; a task keeps only its first refusal."""
+    def refuse(self, device_id: str, task_id: str, reason: str, now: float) -> Task:
+        """Record why the coordinator refused a result; return the task from before.
+
+        A task keeps only its first refusal.
+        """
         with changing(self._engine) as connection:
             task = own_task(connection, device_id, task_id)
             if not task.refusal:
-                update_task(connection, task_id, refusal=reason)
+                stage = int(TaskStage.UPLOADED)
+                update_task(connection, task_id, refusal=reason, stage=stage)
                 append_task_event(connection, task, EventKind.TASK_REFUSED, now, reason=reason)
+            return task
 
     def fail(
         self, device_id: str, task_id: str, reason: str, cause: FailureCause, now: float

@@ -48,6 +48,7 @@ SELECT_TASKS: Select[*tuple[Any, ...]] = (
         TaskRow.report,
         TaskRow.refusal,
         TaskRow.failures,
+        TaskRow.stage,
         PhaseRow.lease_seconds,
         PhaseRow.weights_sha256,
         PhaseRow.weights_bytes,
@@ -97,6 +98,7 @@ class Task:
     over_reason: str  # a LateReason by name, or ""
     refusal: str  # why the coordinator refused a result, or ""
     failures: int  # how often its device gave it up
+    stage: TaskStage  # the highest that its device had reached when it was read
 
 
 def read_tasks(
@@ -164,7 +166,10 @@ def update_task(connection: Connection, task_id: str, **values: object) -> None:
 
 
 def lease_task(connection: Connection, task: Task, now: float) -> Task:
-    """Lease a task to its device, or renew the lease that the device has."""
+    """Lease a task to its device, or renew the lease that the device has.
+
+    The returned task has the stage from before: a task that was not taken is a new one.
+    """
     leased = replace(task, state=TaskState.LEASED, lease_expires_at=now + task.lease_seconds)
     if task.state is TaskState.LEASED:
         update_task(connection, task.task_id, lease_expires_at=leased.lease_expires_at)
@@ -257,6 +262,7 @@ def _task(row: RowMapping) -> Task:
         over_reason=row["over_reason"],
         refusal=row["refusal"],
         failures=row["failures"],
+        stage=TaskStage(row["stage"]),
     )
 
 

@@ -93,7 +93,7 @@ class TaskStage(enum.IntEnum):
     TAKEN = 1
     DOWNLOADED = 2
     COMPUTED = 3
-    UPLOADED = 4
+    UPLOADED = 4  # the coordinator has its result, which it accepts or refuses
 
 
 class FailureCause(enum.Enum):

@@ -16,7 +16,6 @@ from coordinator.devices.results import Results
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.acceptance import Acceptance, HandedIn
 from coordinator.records.device_tasks import TaskRecords
-from coordinator.records.funnel import StageNotes
 from coordinator.records.states import TaskState
 from coordinator.records.tasks import Task
 from coordinator.replicas.notices import Notices, Topic
@@ -66,7 +65,6 @@ class Bench:
         notices.listen(Topic.RUN, self.notified.extend)
         self.results = Results(
             cast(TaskRecords, self.books),
-            cast(StageNotes, SimpleNamespace(accepted=lambda task_id: None)),
             cast(Registry, SimpleNamespace(note_call=lambda device_id: None)),
             metrics,
             notices,

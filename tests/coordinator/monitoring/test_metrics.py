@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import event
 
 from coordinator.monitoring.device_costs import FleetMetrics
-from coordinator.monitoring.funnel_metrics import FunnelMetrics
+from coordinator.monitoring.funnel import FunnelMetrics
 from coordinator.monitoring.live_counts import Counts, LiveCounts
 from coordinator.monitoring.metrics import Metrics
 from coordinator.monitoring.round_timing import RoundTimer
@@ -62,16 +62,15 @@ def test_a_task_counts_once_in_every_stage_it_has_reached() -> None:
     funnel = FunnelMetrics(read.registry)
     assert read.funnel("train") == [0] * 6
     funnel.assigned("train", 3)
-    for _ in range(2):  # a killed device asks again
-        funnel.taken("train", "t1")
-    funnel.taken("train", "t2")
-    funnel.reached("t1", TaskStage.COMPUTED)
-    funnel.reached("t1", TaskStage.DOWNLOADED)  # reported late
+    for before in (TaskStage.ASSIGNED, TaskStage.TAKEN):  # a killed device asks again
+        funnel.reached("train", before, TaskStage.TAKEN)
+    funnel.reached("train", TaskStage.ASSIGNED, TaskStage.TAKEN)
+    funnel.reached("train", TaskStage.TAKEN, TaskStage.COMPUTED)
+    funnel.reached("train", TaskStage.COMPUTED, TaskStage.DOWNLOADED)  # reported late
     assert read.funnel("train") == [3, 2, 1, 1, 0, 0]
-    funnel.accepted("train", "t1")
-    funnel.accepted("train", "t3")  # another coordinator assigned it
-    funnel.failed("train", "t2", FailureCause.DIVERGED)
-    funnel.reached("t2", TaskStage.UPLOADED)  # the task has ended
+    funnel.accepted("train", TaskStage.COMPUTED)
+    funnel.accepted("train", TaskStage.ASSIGNED)
+    funnel.failed("train", FailureCause.DIVERGED)
     assert read.funnel("train") == [3, 3, 2, 2, 2, 2]
     assert read.funnel("evaluate") == [0] * 6
     assert read("tasks_total", kind="train", outcome="accepted") == 2
@@ -87,15 +86,6 @@ def test_dropped_tasks_count_by_reason() -> None:
     assert read("tasks_dropped_total", kind="train", reason="gone") == 2
     assert read("tasks_dropped_total", kind="train", reason="deadline") == 0
     assert read("tasks_total", kind="train", outcome="dropped") == 2
-
-
-def test_the_tasks_remembered_for_metrics_are_bounded() -> None:
-    read = Read(CollectorRegistry())
-    funnel = FunnelMetrics(read.registry, remembered_tasks=10)
-    for number in range(1000):
-        funnel.taken("train", f"task-{number}")
-    assert len(funnel._reached) == 10
-    assert read("funnel_tasks_total", kind="train", stage="taken") == 1000
 
 
 async def test_a_round_is_counted_from_its_opening_to_its_end(tmp_path: Path) -> None:

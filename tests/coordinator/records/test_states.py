@@ -27,7 +27,7 @@ from coordinator.records.tasks import PhaseKey, Task
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import Traffic
 from hfmds.domain.runs import Round, RunState
-from hfmds.domain.tasks import FailureCause, LateReason
+from hfmds.domain.tasks import FailureCause, LateReason, TaskStage
 from hfmds.errors import Conflict, HfmdsError, NotAllowed, NotFound, TooLate, WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import open_database
@@ -271,9 +271,9 @@ def test_a_refused_result_does_not_affect_others_in_its_batch(tmp_path: Path) ->
     unknown = HandedIn("a", "no-such-task", digest_of(b"a"), b"")
     outcomes = records.tasks.accept_each([stolen, a, unknown, a, other, b, c, b], 4.0)
     assert [outcome for outcome in outcomes if isinstance(outcome, Acceptance)] == [
-        Acceptance(already=False, moves_round=False),
+        Acceptance(already=False, stage=TaskStage.TAKEN),
         Acceptance(already=True),
-        Acceptance(already=False, moves_round=True),
+        Acceptance(already=False, moves_round=True, stage=TaskStage.TAKEN),
         Acceptance(already=True),
     ]
     refused = [type(outcome) for outcome in outcomes if not isinstance(outcome, Acceptance)]
@@ -300,7 +300,7 @@ def test_a_result_of_a_reassigned_task_does_not_stop_others_in_its_batch(
     records.runs.resume("run", 3.7, "operator")  # a second chance for b
     a, b, c = records.tasks.accept_each(handed_in, 4.0)
     assert isinstance(b, WrongState)
-    assert a == c == Acceptance(already=False)
+    assert a == c == Acceptance(already=False, stage=TaskStage.TAKEN)
     assert [task.device_id for task in records.phases.results(records.plan().key)] == ["a", "c"]
 
 
@@ -313,4 +313,4 @@ def test_the_last_result_to_come_moves_a_round_that_wants_more(tmp_path: Path) -
         assert task is not None
         handed_in = HandedIn(device, task.task_id, digest_of(device.encode()), b"")
         moves += records.tasks.accept_each([handed_in], 4.0)
-    assert moves == [Acceptance(already=False), Acceptance(already=False, moves_round=True)]
+    assert [isinstance(move, Acceptance) and move.moves_round for move in moves] == [False, True]

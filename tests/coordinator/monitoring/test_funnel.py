@@ -6,15 +6,14 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from sqlalchemy import event
 
-from coordinator.records.funnel import FunnelRecords, StageNotes
+from coordinator.monitoring.funnel import FunnelRecords
 from coordinator.records.phases import Seen
 from hfmds.domain.administration.operations import Funnel
 from hfmds.domain.devices import DeviceState
 from hfmds.domain.digest import digest_of
 from hfmds.domain.tasks import FailureCause, LateReason, TaskStage
-from hfmds.errors import InvalidInput, NotFound, TooLate
+from hfmds.errors import InvalidInput, NotFound
 from hfmds.storage.database import open_database
 from tests.coordinator.records.test_states import Records
 from tests.coordinator.workbench import echo, make_spec, workbench
@@ -25,7 +24,7 @@ from tests.support.databases import database_of
 def test_every_task_counts_in_each_stage_it_passed(tmp_path: Path) -> None:
     records = Records(tmp_path)
     engine = open_database(database_of(tmp_path))
-    notes, funnel = StageNotes(engine), FunnelRecords(engine)
+    funnel = FunnelRecords(engine)
     devices = ["accepted", "failed", "late", "refused", "unneeded", "waiting"]
     records.phases.open(records.plan(), devices, 2.0, Seen(9, 7))
     tasks = {}
@@ -33,16 +32,16 @@ def test_every_task_counts_in_each_stage_it_passed(tmp_path: Path) -> None:
         task = records.tasks.lease(device, "", 3.0)
         assert task is not None
         tasks[device] = task.task_id
-    notes.note(tasks["failed"], TaskStage.DOWNLOADED)
-    notes.note(tasks["late"], TaskStage.COMPUTED)
-    notes.note(tasks["late"], TaskStage.DOWNLOADED)  # received later, sent earlier
-    notes.write()
+    records.tasks.renew("failed", tasks["failed"], 3.0, TaskStage.DOWNLOADED)
+    records.tasks.renew("late", tasks["late"], 3.0, TaskStage.COMPUTED)
+    records.tasks.renew("late", tasks["late"], 3.0, TaskStage.DOWNLOADED)  # sent earlier
+    records.tasks.renew("late", tasks["late"], 3.0)
     records.tasks.refuse("refused", tasks["refused"], "malformed", 4.0)
     records.tasks.fail("refused", tasks["refused"], "no", FailureCause.UNSUITABLE, 4.0)
     records.tasks.fail("failed", tasks["failed"], "no", FailureCause.DIVERGED, 4.0)
     records.tasks.accept("accepted", tasks["accepted"], digest_of(b"u"), b"", 5.0)
-    counted = {"here": 9, "eligible": 7, "assigned": 6, "taken": 4, "downloaded": 3}
-    counted |= {"computed": 2, "uploaded": 1, "accepted": 1}
+    counted = {"here": 9, "eligible": 7, "assigned": 6, "taken": 4, "downloaded": 4}
+    counted |= {"computed": 3, "uploaded": 2, "accepted": 1}
     lost = {"failed": {"refused": 1, "diverged": 1}, "refused": {"malformed": 1}}
     assert funnel.funnels("run") == (Funnel("train", **counted, **lost, pending=3),)  # type: ignore[arg-type]
     assert funnel.stages() == {
@@ -63,29 +62,6 @@ def test_every_task_counts_in_each_stage_it_passed(tmp_path: Path) -> None:
     engine.dispose()
 
 
-def test_no_stage_is_written_for_a_task_whose_result_counts(tmp_path: Path) -> None:
-    records = Records(tmp_path)
-    engine = open_database(database_of(tmp_path))
-    notes, written = StageNotes(engine), []
-    records.phases.open(records.plan(), ["a", "b"], 2.0)
-    a, b = (records.tasks.lease(device, "", 3.0) for device in ("a", "b"))
-    assert a is not None
-    assert b is not None
-    for task in (a, b):
-        notes.note(task.task_id, TaskStage.DOWNLOADED)
-    notes.accepted(a.task_id)
-
-    @event.listens_for(engine, "before_cursor_execute")
-    def _(*call: object) -> None:
-        written.append(str(call[3]))
-
-    notes.write()
-    notes.write()
-    assert [statement for statement in written if b.task_id in statement]
-    assert not [statement for statement in written if a.task_id in statement]
-    engine.dispose()
-
-
 def test_a_funnel_of_an_unknown_run_or_round_is_not_found(tmp_path: Path) -> None:
     Records(tmp_path)
     engine = open_database(database_of(tmp_path))
@@ -100,21 +76,18 @@ def test_a_funnel_of_an_unknown_run_or_round_is_not_found(tmp_path: Path) -> Non
     engine.dispose()
 
 
-async def test_the_coordinator_records_downloads_and_uploads(tmp_path: Path) -> None:
+async def test_the_coordinator_records_how_far_a_task_is(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
         assignment = await bench.check_in("a")
 
         async def stage() -> TaskStage | None:
-            await asyncio.to_thread(bench.app.stages.write)
             (device,) = await asyncio.to_thread(bench.app.registry.list)
             assert device.state is DeviceState.WORKING
             return device.stage
 
         assert await stage() is TaskStage.TAKEN
-        download = bench.downloads.download("a", assignment.task_id, assignment.weights, 0)
-        async for _ in download:
-            pass
+        await bench.leases.renew("a", assignment.task_id, TaskStage.DOWNLOADED)
         assert await stage() is TaskStage.DOWNLOADED
         await bench.leases.renew("a", assignment.task_id, TaskStage.COMPUTED)
         assert await stage() is TaskStage.COMPUTED
@@ -124,15 +97,3 @@ async def test_the_coordinator_records_downloads_and_uploads(tmp_path: Path) -> 
         await bench.do("a", assignment, echo)
         (funnel,) = bench.operations.funnels("run", 1)
         assert (funnel.here, funnel.eligible, funnel.accepted) == (1, 1, 1)
-
-
-def test_reporting_a_stage_soon_after_a_renewal_costs_no_commit(tmp_path: Path) -> None:
-    records = Records(tmp_path)
-    records.phases.open(records.plan(), ["a"], 2.0)
-    task = records.tasks.lease("a", "", 100.0)
-    assert task is not None
-    assert records.tasks.renew_if_worth_it("a", task.task_id, 105.0) == 55.0  # of 60 s
-    assert records.tasks.renew_if_worth_it("a", task.task_id, 107.0) == 60.0
-    records.phases.close(task.key, LateReason.DEADLINE, 108.0)
-    with pytest.raises(TooLate, match="deadline"):
-        records.tasks.renew_if_worth_it("a", task.task_id, 109.0)
