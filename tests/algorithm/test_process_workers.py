@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from hfmds.domain.learning import LabelledImages, RoundResult
 from hfmds.domain.methods import FedGan, FedGen, FedMix, Hfmds, Method, Moon
 from hfmds.errors import Diverged, InvalidInput, Unavailable, WrongState
 from tests.algorithm.examples import RECIPE, assert_same, images, weights
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -132,11 +132,8 @@ def test_workers_end_with_the_process_that_started_them():
             [sys.executable, file.name], capture_output=True, text=True, env=environment
         )
     status = Path("/proc", ended.stdout.strip(), "status")
-    give_up_at = time.monotonic() + 60
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the worker is gone
-        while "zombie" not in status.read_text():
-            assert time.monotonic() < give_up_at, "the worker lives on"
-            time.sleep(0.05)
+        wait_until(lambda: "zombie" in status.read_text())
 
 
 def test_there_must_be_a_worker():

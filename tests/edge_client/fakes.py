@@ -354,11 +354,8 @@ class Device:
     def __post_init__(self) -> None:
         self.slept: list[float] = []
 
-    def work(self, *work: Outcome) -> None:
+    async def work(self, *work: Outcome) -> None:
         """Run the device until the coordinator has no more of this work."""
-        asyncio.run(self.life(*work))
-
-    async def life(self, *work: Outcome) -> None:
         self.coordinator.work.extend(work)
         state = DeviceFolder(self.folder, "dev-1")
         try:

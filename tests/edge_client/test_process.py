@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import pytest
 
 from hfmds.data.packed import save_npz
 from hfmds.domain.learning import LabelledImages
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -80,17 +80,11 @@ def test_coordinator_away_is_one_line_and_sigterm_exits_0(
     )
     try:
         address_file = tmp_path / "address.json"
-        deadline = time.monotonic() + 60
-        while not address_file.exists():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: address_file.exists() or process.poll() is not None)
+        assert process.poll() is None, process.communicate()
         metrics = f"http://{json.loads(address_file.read_text())['metrics']}"
-        while "is unavailable" not in (reason := _unready_reason(metrics)):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        assert no_server in reason
-        time.sleep(0.5)  # for more attempts
+        wait_until(lambda: "is unavailable" in _unready_reason(metrics))
+        assert no_server in _unready_reason(metrics)
         process.send_signal(signal.SIGTERM)
         code, stderr = exit_of(process)
     finally:

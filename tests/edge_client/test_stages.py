@@ -25,29 +25,29 @@ def device(tmp_path: Path) -> Device:
     return Device(tmp_path)
 
 
-def test_a_long_stage_is_reported(device: Device) -> None:
+async def test_a_long_stage_is_reported(device: Device) -> None:
     device.tell_stage_after_seconds = 0.0
     stages = device.coordinator.stages
     device.engine.enough = lambda: TaskStage.DOWNLOADED in stages
-    device.work(device.train_task())
+    await device.work(device.train_task())
     assert stages[0] is TaskStage.DOWNLOADED
     assert "t1" in device.coordinator.updates
 
 
-def test_a_waiting_result_is_reported(device: Device) -> None:
+async def test_a_waiting_result_is_reported(device: Device) -> None:
     device.tell_stage_after_seconds = 0.0
     device.store.errors["put_batch"] = [unavailable(STORE) for _ in range(20)]
-    device.work(device.synthesise_task())
+    await device.work(device.synthesise_task())
     assert device.coordinator.stages[-1] is TaskStage.COMPUTED
     assert "s1" in device.coordinator.syntheses
 
 
-def test_quick_tasks_report_no_stages(device: Device) -> None:
-    device.work(device.train_task(), device.synthesise_task())
+async def test_quick_tasks_report_no_stages(device: Device) -> None:
+    await device.work(device.train_task(), device.synthesise_task())
     assert device.coordinator.stages == []
 
 
-def test_a_device_stops_when_its_report_shows_the_task_ended(device: Device) -> None:
+async def test_a_device_stops_when_its_report_shows_the_task_ended(device: Device) -> None:
     device.tell_stage_after_seconds = 0.0
     device.coordinator.errors["renew_lease"] = [TooLate("round 1 is closed", "goal-reached")]
     device.engine.enough = lambda: False  # forever
@@ -56,7 +56,7 @@ def test_a_device_stops_when_its_report_shows_the_task_ended(device: Device) -> 
         await asyncio.sleep(3600)
 
     device.sleep = never
-    device.work(device.train_task())
+    await device.work(device.train_task())
     assert device.engine.abandoned
     assert not device.coordinator.failures
 
@@ -73,12 +73,12 @@ def test_a_device_stops_when_its_report_shows_the_task_ended(device: Device) -> 
         (ZeroDivisionError(), FailureCause.UNEXPECTED),
     ],
 )
-def test_a_failure_has_a_cause(device: Device, error: Exception, cause: FailureCause) -> None:
+async def test_a_failure_has_a_cause(device: Device, error: Exception, cause: FailureCause) -> None:
     device.engine.error = error
-    device.work(device.train_task())
+    await device.work(device.train_task())
     assert device.coordinator.causes == {"t1": cause}
 
 
-def test_a_task_that_cannot_be_read_has_a_cause(device: Device) -> None:
-    device.work(UnreadableTask("t1", "run", "a method of tomorrow"))
+async def test_a_task_that_cannot_be_read_has_a_cause(device: Device) -> None:
+    await device.work(UnreadableTask("t1", "run", "a method of tomorrow"))
     assert device.coordinator.causes == {"t1": FailureCause.UNREADABLE}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
@@ -58,24 +57,20 @@ def staged_bytes(folder: Path) -> int:
 
 @tried(40)
 @given(attempts=st.lists(st.tuples(_digests, _offsets, _chunks), max_size=4))
-def test_an_honest_upload_arrives_after_any_earlier_calls(
+async def test_an_honest_upload_arrives_after_any_earlier_calls(
     folder: Path, attempts: list[tuple[Digest, int, list[bytes]]]
 ) -> None:
     content = empty(folder)
-
-    async def scenario() -> None:
-        for digest, offset, chunks in attempts:
+    for digest, offset, chunks in attempts:
+        with suppress(HfmdsError):
+            await receive(content, "task", digest, offset, stream(chunks))
+        assert staged_bytes(folder) <= len({digest for digest, _, _ in attempts}) * LARGEST
+    for _ in range(2):  # the first upload reveals wrong bytes
+        state = upload_state(content, "task", DIGEST)
+        if not state.complete:
             with suppress(HfmdsError):
-                await receive(content, "task", digest, offset, stream(chunks))
-            assert staged_bytes(folder) <= len({digest for digest, _, _ in attempts}) * LARGEST
-        for _ in range(2):  # the first upload reveals wrong bytes
-            state = upload_state(content, "task", DIGEST)
-            if not state.complete:
-                with suppress(HfmdsError):
-                    rest = stream([CONTENT[state.offset :]])
-                    await receive(content, "task", DIGEST, state.offset, rest)
-
-    asyncio.run(scenario())
+                rest = stream([CONTENT[state.offset :]])
+                await receive(content, "task", DIGEST, state.offset, rest)
     assert content.blobs.contains(DIGEST)
     for digest in content.blobs.digests():
         assert digest_of(b"".join(content.blobs.read(digest))) == digest
@@ -86,17 +81,13 @@ def test_an_honest_upload_arrives_after_any_earlier_calls(
 )
 @tried(40)
 @given(data=st.data())
-def test_malformed_uploads_are_refused(kind: type[Any], data: st.DataObject) -> None:
+async def test_malformed_uploads_are_refused(kind: type[Any], data: st.DataObject) -> None:
     messages = data.draw(st.lists(anything(kind), max_size=4))
-
-    async def scenario() -> None:
-        with suppress(HfmdsError):
-            header, chunks = await split_upload(stream(messages))
-            assert header == messages[0].header
-            received = [bytes(chunk) async for chunk in chunks]
-            assert received == [message.data for message in messages[1:]]
-
-    asyncio.run(scenario())
+    with suppress(HfmdsError):
+        header, chunks = await split_upload(stream(messages))
+        assert header == messages[0].header
+        received = [bytes(chunk) async for chunk in chunks]
+        assert received == [message.data for message in messages[1:]]
 
 
 @tried(60)
@@ -106,7 +97,7 @@ def test_malformed_uploads_are_refused(kind: type[Any], data: st.DataObject) -> 
     honest=st.booleans(),
     pieces=st.integers(1, 50),
 )
-def test_downloads_give_the_requested_bytes_or_an_error(
+async def test_downloads_give_the_requested_bytes_or_an_error(
     folder: Path, sizes: list[int], sent: list[bytes], honest: bool, pieces: int
 ) -> None:
     content = empty(folder)
@@ -120,16 +111,11 @@ def test_downloads_give_the_requested_bytes_or_an_error(
         for chunk in cut if honest else sent:
             yield chunk
 
-    async def scenario() -> bool:
-        try:
-            await fetch_all(content, digests, answer)
-        except HfmdsError:
-            return False
-        return True
-
-    arrived = asyncio.run(scenario())
-    assert arrived or not honest
-    if arrived:
+    try:
+        await fetch_all(content, digests, answer)
+    except HfmdsError:
+        assert not honest
+    else:
         assert all(content.blobs.contains(digest) for digest in digests)
     for digest in content.blobs.digests():
         assert digest_of(b"".join(content.blobs.read(digest))) == digest

@@ -6,9 +6,10 @@ import json
 import os
 import subprocess
 import sysconfig
-import time
 from pathlib import Path
 from typing import Any
+
+from tests.support.waiting import wait_until
 
 RUN_SECONDS = 900.0
 
@@ -49,8 +50,11 @@ class Operator:
 
     def until_rounds(self, count: int) -> dict[str, Any]:
         """Wait until this number of rounds is completed; return the run."""
-        deadline = time.monotonic() + RUN_SECONDS
-        while len((seen := self.run())["rounds"]) < count:
-            assert time.monotonic() < deadline, seen
-            time.sleep(1)
-        return seen
+
+        def completed() -> dict[str, Any] | None:
+            run = self.run()
+            return run if len(run["rounds"]) >= count else None
+
+        run = wait_until(completed, RUN_SECONDS)
+        assert run is not None
+        return run

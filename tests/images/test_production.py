@@ -6,7 +6,6 @@ The job makes the tables, two coordinators share the work, and the one that lead
 from __future__ import annotations
 
 import json
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
@@ -24,6 +23,7 @@ from tests.k8s.conftest import on_top_of
 from tests.support.postgres import PostgresServer
 from tests.support.s3 import S3Server
 from tests.support.tls_proxy import TlsProxy
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -172,17 +172,15 @@ def _device(image: str) -> dict[str, object]:
 
 def until_ready(machine: Machine, name: str, port: str) -> None:
     """Wait as long as the startup probe."""
-    deadline = time.monotonic() + 120
-    while (text := _answer(port, "readyz").strip()) != "ready":
-        assert time.monotonic() < deadline, f"{text}\n{machine.logs(name)}"
-        time.sleep(1)
+    try:
+        wait_until(lambda: _answer(port, "readyz").strip() == "ready", 120)
+    except TimeoutError as error:
+        error.add_note(f"{_answer(port, 'readyz')}\n{machine.logs(name)}")
+        raise
 
 
 def until_it_leads(port: str) -> None:
-    deadline = time.monotonic() + 60
-    while "\nhfmds_coordinator_leader 1.0\n" not in _answer(port, "metrics"):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    wait_until(lambda: "\nhfmds_coordinator_leader 1.0\n" in _answer(port, "metrics"), 60)
 
 
 def _answer(port: str, path: str) -> str:

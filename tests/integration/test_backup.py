@@ -115,7 +115,7 @@ async def require_whole_snapshots(address: str, folder: Path) -> None:
         await client.close()
 
 
-def restored_outcome(
+async def restored_outcome(
     launcher: Launcher, folder: Path, *, to_the_end: bool
 ) -> tuple[Outcome, list[str]]:
     """Return the outcome of a run whose servers lost their data after a backup."""
@@ -123,33 +123,33 @@ def restored_outcome(
     for data_folder in (old, new):
         data_folder.mkdir()
     backing_up = partial(back_up, old, folder / "backup")
-    asyncio.run(interrupted(launcher, old, backing_up, to_the_end=to_the_end))
+    await interrupted(launcher, old, backing_up, to_the_end=to_the_end)
     for program in PROGRAMS:
         remove_folder(old / f"{program}-data")
     restore(folder / "backup", new)
-    return asyncio.run(go_on(launcher, new, devices=old))
+    return await go_on(launcher, new, devices=old)
 
 
-def test_a_run_restored_from_a_backup_gives_the_undisturbed_result(
+async def test_a_run_restored_from_a_backup_gives_the_undisturbed_result(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    expected = undisturbed(launcher, tmp_path)
-    outcome, events = restored_outcome(launcher, tmp_path, to_the_end=False)
+    expected = await undisturbed(launcher, tmp_path)
+    outcome, events = await restored_outcome(launcher, tmp_path, to_the_end=False)
     assert outcome == expected
     assert events == ["run-created", "run-completed"]
 
 
-def test_work_after_a_backup_is_repeated(launcher: Launcher, tmp_path: Path) -> None:
-    outcome, events = restored_outcome(launcher, tmp_path, to_the_end=True)
+async def test_work_after_a_backup_is_repeated(launcher: Launcher, tmp_path: Path) -> None:
+    outcome, events = await restored_outcome(launcher, tmp_path, to_the_end=True)
     # Devices keep memories of rounds that the servers lost.
     assert outcome.cohorts == (("a", "b"),) * 3
     assert events == ["run-created", "run-completed"]
 
 
-def test_a_run_continues_from_a_dump_and_a_copy_of_the_content(
+async def test_a_run_continues_from_a_dump_and_a_copy_of_the_content(
     launcher: Launcher, postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
 ) -> None:
-    expected = undisturbed(launcher, tmp_path)
+    expected = await undisturbed(launcher, tmp_path)
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
         folder.mkdir()
@@ -163,9 +163,9 @@ def test_a_run_continues_from_a_dump_and_a_copy_of_the_content(
     def settings(folder: Path, database_url: str) -> dict[str, str]:
         return {"database_url": database_url, "blobs_url": (folder / "content").as_uri()}
 
-    asyncio.run(interrupted(launcher, old, dump_and_copy, **settings(old, postgres_url)))
+    await interrupted(launcher, old, dump_and_copy, **settings(old, postgres_url))
     remove_folder(old / "content")
     restored = postgres_server.restored(postgres_url, tmp_path / "dump")
-    outcome, events = asyncio.run(go_on(launcher, new, old, **settings(new, restored)))
+    outcome, events = await go_on(launcher, new, old, **settings(new, restored))
     assert outcome == expected
     assert events == ["run-created", "run-completed"]

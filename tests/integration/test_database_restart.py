@@ -10,7 +10,6 @@ import pytest
 
 from hfmds.storage.database import open_database
 from hfmds.storage.schema import Schema
-from tests.support.operator import Outcome
 from tests.support.postgres import PostgresServer
 from tests.support.scripted_devices import Call
 from tests.support.small_run import TASKS, stage, undisturbed
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
-def test_the_database_server_is_restarted_during_every_task(
+async def test_the_database_server_is_restarted_during_every_task(
     launcher: Launcher,
     tmp_path: Path,
     postgres_server: PostgresServer,
@@ -28,7 +27,7 @@ def test_the_database_server_is_restarted_during_every_task(
     signum: signal.Signals,
 ) -> None:
     (tmp_path / "undisturbed").mkdir()
-    expected = undisturbed(launcher, tmp_path / "undisturbed")  # on SQLite
+    expected = await undisturbed(launcher, tmp_path / "undisturbed")  # on SQLite
     engine = open_database(postgres_url)
     for program in ("coordinator", "synthesis_store"):
         Schema(program).upgrade(engine)
@@ -46,9 +45,7 @@ def test_the_database_server_is_restarted_during_every_task(
         finally:
             await restarting
 
-    async def play() -> Outcome:
-        async with stage(launcher, tmp_path, database_url=postgres_url) as on:
-            return await on.outcome(on.device("a", submit_during_restart), on.device("b"))
-
-    assert asyncio.run(play()) == expected
+    async with stage(launcher, tmp_path, database_url=postgres_url) as on:
+        outcome = await on.outcome(on.device("a", submit_during_restart), on.device("b"))
+    assert outcome == expected
     assert len(restarted) == TASKS

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from hfmds.errors import HfmdsError, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES
 from tests.support.operator import Outcome
 from tests.support.scripted_devices import LARGE_MODEL, Call
-from tests.support.small_run import TASKS, Stage, stage, undisturbed
+from tests.support.small_run import TASKS, stage, undisturbed
 from tests.support.supervision import Launcher
 from tests.support.tcp_proxy import Proxy, Way
 from tests.support.waiting import eventually
@@ -23,19 +23,9 @@ pytestmark = pytest.mark.integration
 SUBMITS = ("submit_update", "submit_synthesis")
 
 
-@pytest.fixture(scope="module")
-def expected(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return undisturbed(launcher, tmp_path_factory.mktemp("undisturbed"), LARGE_MODEL)
-
-
-def play(launcher: Launcher, folder: Path, act: Callable[[Stage], Awaitable[Outcome]]) -> Outcome:
-    """Run a large model, and let the test act on it."""
-
-    async def acted() -> Outcome:
-        async with stage(launcher, folder, LARGE_MODEL) as on:
-            return await act(on)
-
-    return asyncio.run(acted())
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def expected(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return await undisturbed(launcher, tmp_path_factory.mktemp("undisturbed"), LARGE_MODEL)
 
 
 class Cut:
@@ -84,119 +74,104 @@ class Cut:
 
 
 @pytest.mark.parametrize("method", ["download", "submit_update"])
-def test_a_cut_transfer_resumes(
+async def test_a_cut_transfer_resumes(
     launcher: Launcher, tmp_path: Path, expected: Outcome, method: str
 ) -> None:
     at_device, at_coordinator = tmp_path / "a/cache/partial", tmp_path / "coordinator-data/uploads"
-    cuts = []
-
-    async def act(on: Stage) -> Outcome:
-        async with Proxy(on.coordinator).running() as proxy:
-            arriving = at_device if method == "download" else at_coordinator
-            cut = Cut(proxy, method, 5 * CHUNK_BYTES // 2, arriving)
-            cuts.append(cut)
-            return await on.outcome(
-                on.device("a", cut, coordinator=proxy.address), on.device("b", cut.go_first)
-            )
-
-    assert play(launcher, tmp_path, act) == expected
-    first, *others = cuts[0].attempts
+    async with (
+        stage(launcher, tmp_path, LARGE_MODEL) as on,
+        Proxy(on.coordinator).running() as proxy,
+    ):
+        arriving = at_device if method == "download" else at_coordinator
+        cut = Cut(proxy, method, 5 * CHUNK_BYTES // 2, arriving)
+        outcome = await on.outcome(
+            on.device("a", cut, coordinator=proxy.address), on.device("b", cut.go_first)
+        )
+    assert outcome == expected
+    first, *others = cut.attempts
     assert first >= 2 * CHUNK_BYTES
     rest = expected.models[0].size_bytes - 2 * CHUNK_BYTES
     assert rest <= sum(others) < rest + CHUNK_BYTES / 2
 
 
-def test_a_cut_batch_is_sent_again(launcher: Launcher, tmp_path: Path, expected: Outcome) -> None:
-    cuts = []
-
-    async def act(on: Stage) -> Outcome:
-        async with Proxy(on.store).running() as proxy:
-            cuts.append(Cut(proxy, "put_batch", 10_000, tmp_path))
-            return await on.outcome(on.device("a", cuts[0], store=proxy.address), on.device("b"))
-
-    assert play(launcher, tmp_path, act) == expected
-    assert cuts[0].attempts[0] >= 10_000
-
-
-def test_a_slow_network_gives_the_same_result(
+async def test_a_cut_batch_is_sent_again(
     launcher: Launcher, tmp_path: Path, expected: Outcome
 ) -> None:
-    async def act(on: Stage) -> Outcome:
-        async with (
-            Proxy(on.coordinator, delay_seconds=0.005).running() as coordinator,
-            Proxy(on.store, delay_seconds=0.02).running() as store,
-        ):
-            slow = on.device("a", coordinator=coordinator.address, store=store.address)
-            return await on.outcome(slow, on.device("b"))
-
-    assert play(launcher, tmp_path, act) == expected
+    async with stage(launcher, tmp_path, LARGE_MODEL) as on, Proxy(on.store).running() as proxy:
+        cut = Cut(proxy, "put_batch", 10_000, tmp_path)
+        outcome = await on.outcome(on.device("a", cut, store=proxy.address), on.device("b"))
+    assert outcome == expected
+    assert cut.attempts[0] >= 10_000
 
 
-def test_a_result_with_a_lost_receipt_counts_once(launcher: Launcher, tmp_path: Path) -> None:
+async def test_a_slow_network_gives_the_same_result(
+    launcher: Launcher, tmp_path: Path, expected: Outcome
+) -> None:
+    async with (
+        stage(launcher, tmp_path, LARGE_MODEL) as on,
+        Proxy(on.coordinator, delay_seconds=0.005).running() as coordinator,
+        Proxy(on.store, delay_seconds=0.02).running() as store,
+    ):
+        slow = on.device("a", coordinator=coordinator.address, store=store.address)
+        assert await on.outcome(slow, on.device("b")) == expected
+
+
+async def test_a_result_with_a_lost_receipt_counts_once(launcher: Launcher, tmp_path: Path) -> None:
     # A small model: without an answer, a device sends at most one window of HTTP/2.
     for name in ("undisturbed", "disturbed"):
         (tmp_path / name).mkdir()
-    expected = undisturbed(launcher, tmp_path / "undisturbed")
-    counted: list[int] = []
+    expected = await undisturbed(launcher, tmp_path / "undisturbed")
     already: list[bool] = []
     lost: set[str] = set()  # tasks with a lost receipt
+    async with (
+        stage(launcher, tmp_path / "disturbed") as on,
+        Proxy(on.coordinator).running() as proxy,
+    ):
 
-    async def act(on: Stage) -> Outcome:
-        async with Proxy(on.coordinator).running() as proxy:
+        async def accepted() -> int:
+            devices = await on.operator.devices()
+            return {device.device_id: device.accepted_tasks for device in devices}["a"]
 
-            async def accepted() -> int:
-                devices = await on.operator.devices()
-                return {device.device_id: device.accepted_tasks for device in devices}["a"]
+        async def cut_when_counted(more_than: int) -> None:
+            async def counted() -> bool:
+                return await accepted() > more_than
 
-            async def cut_when_counted(more_than: int) -> None:
-                async def counted() -> bool:
-                    return await accepted() > more_than
+            await eventually(counted)
+            proxy.cut()
 
-                await eventually(counted)
-                proxy.cut()
+        async def lose_first_receipt(call: Call) -> Any:
+            proxy.losing = "down"
+            cutting = asyncio.create_task(cut_when_counted(await accepted()))
+            try:
+                return await call()  # gRPC may repeat the call
+            finally:
+                await cutting
 
-            async def lose_first_receipt(call: Call) -> Any:
-                proxy.losing = "down"
-                cutting = asyncio.create_task(cut_when_counted(await accepted()))
-                try:
-                    return await call()  # gRPC may repeat the call
-                finally:
-                    await cutting
+        async def lose_receipts(call: Call) -> Any:
+            if call.method not in SUBMITS:
+                return await call()
+            if call.args[0] in lost:
+                answer = await call()
+            else:
+                lost.add(call.args[0])
+                answer = await lose_first_receipt(call)
+            already.append(answer)
+            return answer
 
-            async def lose_receipts(call: Call) -> Any:
-                if call.method not in SUBMITS:
-                    return await call()
-                if call.args[0] in lost:
-                    answer = await call()
-                else:
-                    lost.add(call.args[0])
-                    answer = await lose_first_receipt(call)
-                already.append(answer)
-                return answer
-
-            outcome = await on.outcome(
-                on.device("a", lose_receipts, coordinator=proxy.address),
-                on.device("b"),
-                until=lambda: len(already) == TASKS,
-            )
-            counted.append(await accepted())
-            return outcome
-
-    async def acted() -> Outcome:
-        async with stage(launcher, tmp_path / "disturbed") as on:
-            return await act(on)
-
-    assert asyncio.run(acted()) == expected
+        outcome = await on.outcome(
+            on.device("a", lose_receipts, coordinator=proxy.address),
+            on.device("b"),
+            until=lambda: len(already) == TASKS,
+        )
+        assert await accepted() == TASKS
+    assert outcome == expected
     assert already == [True] * TASKS  # each result counted before its answer
-    assert counted == [TASKS]
 
 
-def test_repeated_and_concurrent_calls_of_a_device_count_once(
+async def test_repeated_and_concurrent_calls_of_a_device_count_once(
     launcher: Launcher, tmp_path: Path, expected: Outcome
 ) -> None:
     receipts: dict[str, list[int]] = {method: [] for method in SUBMITS}
-    counted: list[int] = []
-    accepted: list[tuple[int, str]] = []
 
     async def send_again(call: Call) -> Any:
         if call.method not in (*SUBMITS, "put_batch"):
@@ -214,17 +189,15 @@ def test_repeated_and_concurrent_calls_of_a_device_count_once(
             assert await call() == 0  # the upload is complete
         return last
 
-    async def act(on: Stage) -> Outcome:
+    async with stage(launcher, tmp_path, LARGE_MODEL) as on:
         outcome = await on.outcome(
             on.device("a", send_again),
             on.device("b", send_again),
             until=lambda: sum(map(len, receipts.values())) == 2 * TASKS,
         )
-        counted.extend(device.accepted_tasks for device in await on.operator.devices())
-        accepted.extend(await on.operator.accepted())
-        return outcome
-
-    assert play(launcher, tmp_path, act) == expected
+        counted = [device.accepted_tasks for device in await on.operator.devices()]
+        accepted = await on.operator.accepted()
+    assert outcome == expected
     # Exactly one answer about each task reports a new result.
     assert receipts == {"submit_update": [1] * TASKS, "submit_synthesis": [1] * TASKS}
     assert counted == [TASKS] * 2

@@ -147,9 +147,9 @@ def at_submission(number: int, act: Callable[[], Awaitable[None]]) -> Intercepto
 
 
 @pytest.fixture
-def expected(launcher: Launcher, tmp_path: Path) -> Outcome:
+async def expected(launcher: Launcher, tmp_path: Path) -> Outcome:
     (tmp_path / "undisturbed").mkdir()
-    return undisturbed(launcher, tmp_path / "undisturbed")  # on SQLite
+    return await undisturbed(launcher, tmp_path / "undisturbed")  # on SQLite
 
 
 def epoch(database_url: str) -> int:

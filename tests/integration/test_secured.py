@@ -5,7 +5,6 @@ One of the devices has its certificate from a file, the other gets it by a token
 
 from __future__ import annotations
 
-import asyncio
 import json
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -28,7 +27,6 @@ from hfmds.domain.recipe import ModelSpec, Recipe, TrainingRecipe
 from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import RunSpec, RunState
 from hfmds.errors import NotAllowed
-from hfmds.event_chain import Event
 from hfmds.pki.authority import KeyPair
 from hfmds.pki.folder import create_authority, issue_pair
 from hfmds.pki.token_text import TokenKind, new_token
@@ -95,7 +93,7 @@ class Fleet:
         files.key.write_bytes(stolen.key)
         return files
 
-    def start_devices(self, owner: TlsFiles) -> dict[str, Program]:
+    async def start_devices(self, owner: TlsFiles) -> dict[str, Program]:
         split = label_skew(self.images.labels, len(DEVICES), 2, seed=0, samples_per_device=12)
         devices = {}
         for device_id, part in zip(DEVICES, split, strict=True):
@@ -111,7 +109,7 @@ class Fleet:
             }
             if device_id == ENROLS:
                 token = self._folder / "token"
-                token.write_text(self._token(owner, device_id))
+                token.write_text(await self._token(owner, device_id))
                 devices[device_id] = self._programs.start(
                     device_id,
                     "edge_client",
@@ -125,21 +123,17 @@ class Fleet:
                 devices[device_id] = self._start("edge_client", identity, **settings)
         return devices
 
-    def _token(self, owner: TlsFiles, device_id: str) -> str:
+    async def _token(self, owner: TlsFiles, device_id: str) -> str:
         """Create an enrolment token for the device."""
         token = new_token(TokenKind.ENROL)
-
-        async def make() -> None:
-            client = FleetClient(self.peer(self.coordinator, owner))
-            terms = EnrolmentTerms(device_id=device_id)
-            try:
-                await client.create_token(
-                    NewToken(token.token_id, token.secret_sha256, device_id, 60.0, terms)
-                )
-            finally:
-                await client.close()
-
-        asyncio.run(make())
+        client = FleetClient(self.peer(self.coordinator, owner))
+        terms = EnrolmentTerms(device_id=device_id)
+        try:
+            await client.create_token(
+                NewToken(token.token_id, token.secret_sha256, device_id, 60.0, terms)
+            )
+        finally:
+            await client.close()
         return token.text
 
     def peer(self, program: Program, files: TlsFiles) -> Peer:
@@ -160,41 +154,37 @@ class Fleet:
         )
 
 
-def test_a_run_completes_with_certificates_on_every_connection(tmp_path: Path) -> None:
+async def test_a_run_completes_with_certificates_on_every_connection(tmp_path: Path) -> None:
     with Programs(tmp_path) as programs:
         fleet = Fleet(tmp_path, programs)
         owner = fleet.files(Identity(Kind.OWNER, "olga"))
-        devices = fleet.start_devices(owner)
+        devices = await fleet.start_devices(owner)
         viewer = fleet.files(Identity(Kind.VIEWER, "vera"))
         stranger = fleet.files(Identity(Kind.DEVICE, "stranger"))
-
-        async def conversation() -> tuple[Event, ...]:
-            admin = AdminClient(fleet.peer(fleet.coordinator, owner))
-            looker = AdminClient(fleet.peer(fleet.coordinator, viewer))
-            # A device with a valid certificate claims another id.
-            liar = CoordinatorClient(fleet.peer(fleet.coordinator, stranger), "camera")
-            thief = StoreClient(fleet.peer(fleet.store, stranger))
-            false_owner = fleet.made_by_the_device_issuer(Identity(Kind.OWNER, "x"))
-            pretender = AdminClient(fleet.peer(fleet.coordinator, false_owner))
-            try:
-                await admin.create_run(run_spec(fleet), "secured")
-                with pytest.raises(NotAllowed, match="may not call CreateRun"):
-                    await looker.create_run(run_spec(fleet), "other")
-                with pytest.raises(NotAllowed, match="device camera"):
-                    await liar.check_in(DeviceProfile(1, "1", "torch"), 0)
-                with pytest.raises(NotAllowed, match="may not call ReleaseRun"):
-                    await thief.release_run("secured")
-                with pytest.raises(NotAllowed):
-                    await pretender.list_runs()
-                await eventually(lambda: ended(looker))
-                await eventually(lambda: renewed(devices[ENROLS]))
-                await require_page_is_for_admins(fleet, owner, viewer, stranger)
-                return (await admin.list_events("secured"))[1]
-            finally:
-                for client in (admin, looker, liar, thief, pretender):
-                    await client.close()
-
-        events = asyncio.run(conversation())
+        false_owner = fleet.made_by_the_device_issuer(Identity(Kind.OWNER, "x"))
+        admin = AdminClient(fleet.peer(fleet.coordinator, owner))
+        looker = AdminClient(fleet.peer(fleet.coordinator, viewer))
+        # A device with a valid certificate claims another id.
+        liar = CoordinatorClient(fleet.peer(fleet.coordinator, stranger), "camera")
+        thief = StoreClient(fleet.peer(fleet.store, stranger))
+        pretender = AdminClient(fleet.peer(fleet.coordinator, false_owner))
+        try:
+            await admin.create_run(run_spec(fleet), "secured")
+            with pytest.raises(NotAllowed, match="CreateRun"):
+                await looker.create_run(run_spec(fleet), "other")
+            with pytest.raises(NotAllowed, match="camera"):
+                await liar.check_in(DeviceProfile(1, "1", "torch"), 0)
+            with pytest.raises(NotAllowed, match="ReleaseRun"):
+                await thief.release_run("secured")
+            with pytest.raises(NotAllowed):
+                await pretender.list_runs()
+            await eventually(lambda: ended(looker))
+            await eventually(lambda: renewed(devices[ENROLS]))
+            await require_page_is_for_admins(fleet, owner, viewer, stranger)
+            _, events = await admin.list_events("secured")
+        finally:
+            for client in (admin, looker, liar, thief, pretender):
+                await client.close()
         assert json.loads(events[0].details)["by"] == "admin/owner olga"
         messages = [record["message"] for record in devices[ENROLS].records()]
         assert "enrolled" in messages

@@ -124,7 +124,7 @@ class Trace:
         ]
 
 
-def run_traced(programs: Programs, folder: Path, endpoint: str) -> str:
+async def run_traced(programs: Programs, folder: Path, endpoint: str) -> str:
     """Run one round with two devices; return the coordinator's metrics at its end."""
     images = load_images(f"digits:{SIDE}#train")
     traced = {"otlp_endpoint": endpoint}
@@ -159,7 +159,7 @@ def run_traced(programs: Programs, folder: Path, endpoint: str) -> str:
                 **traced,
             )
         )
-    asyncio.run(until_completed(Peer("coordinator", coordinator.address("grpc"), "")))
+    await until_completed(Peer("coordinator", coordinator.address("grpc"), ""))
     metrics = scraped(coordinator)
     for device in started[2:]:
         assert device.process.wait(60) == 0, device.log.read_text()  # its run has ended
@@ -185,9 +185,9 @@ def scraped(program: Program) -> str:
         return text
 
 
-def test_a_round_is_one_trace_and_devices_report_its_cost(tmp_path: Path) -> None:
+async def test_a_round_is_one_trace_and_devices_report_its_cost(tmp_path: Path) -> None:
     with Programs(tmp_path) as programs, collecting() as (collector, endpoint):
-        metrics = run_traced(programs, tmp_path, endpoint)
+        metrics = await run_traced(programs, tmp_path, endpoint)
 
     assert len({span.trace_id for _, span in collector.spans}) == 1
     trace = Trace(collector.spans)

@@ -91,46 +91,42 @@ class Execution:
     journal: Journal
 
 
-def execute(launcher: Launcher, folder: Path, point: CrashPoint | None = None) -> Execution:
+async def execute(launcher: Launcher, folder: Path, point: CrashPoint | None = None) -> Execution:
     folder.mkdir()
     points = {"coordinator": [point]} if point else {}
-
-    async def run_programs() -> Execution:
-        away = str(PATIENCE_SECONDS)
-        async with (
-            asyncio.timeout(SECONDS),
-            servers(launcher, folder, points, commit_together=True, device_away_seconds=away) as (
-                coordinator,
-                store,
-            ),
-            Operator.of(coordinator.address) as operator,
-        ):
-            devices = SimultaneousDevices(folder, coordinator.address, store.address)
-            outcome = await devices.work(operator)
-            accepted = await operator.accepted()
-            return Execution(outcome, accepted, devices.watcher, coordinator.journal)
-
-    return asyncio.run(run_programs())
+    away = str(PATIENCE_SECONDS)
+    async with (
+        asyncio.timeout(SECONDS),
+        servers(launcher, folder, points, commit_together=True, device_away_seconds=away) as (
+            coordinator,
+            store,
+        ),
+        Operator.of(coordinator.address) as operator,
+    ):
+        devices = SimultaneousDevices(folder, coordinator.address, store.address)
+        outcome = await devices.work(operator)
+        accepted = await operator.accepted()
+        return Execution(outcome, accepted, devices.watcher, coordinator.journal)
 
 
-def test_killed_at_a_commit_of_several_results_nothing_is_lost_or_counted_twice(
+async def test_killed_at_a_commit_of_several_results_nothing_is_lost_or_counted_twice(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    expected = execute(launcher, tmp_path / "undisturbed")
+    expected = await execute(launcher, tmp_path / "undisturbed")
     assert expected.outcome.cohorts == (tuple(DEVICES),) * ROUNDS
     for moment in ("before", "after"):
-        execution = _killed(launcher, tmp_path / moment, moment)
+        execution = await _killed(launcher, tmp_path / moment, moment)
         assert execution.outcome == expected.outcome
         execution.watcher.require_sound()
         everyone = [(number, name) for number in range(1, ROUNDS + 1) for name in DEVICES]
         assert sorted(execution.accepted) == everyone
 
 
-def _killed(launcher: Launcher, folder: Path, moment: Moment) -> Execution:
+async def _killed(launcher: Launcher, folder: Path, moment: Moment) -> Execution:
     folder.mkdir()
     for attempt in range(_ATTEMPTS):
         point = CrashPoint(POINT, _OCCURRENCE, moment)
-        execution = execute(launcher, folder / str(attempt), point)
+        execution = await execute(launcher, folder / str(attempt), point)
         assert execution.journal.killed, f"{POINT} was not reached"
         # Of those in the commit nobody had heard: all of it happened, or none. Who was in the one
         # before may have heard of it, or not.

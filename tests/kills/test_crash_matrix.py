@@ -14,15 +14,15 @@ them only in one scenario. If no point covers a step, its scenario runs again wi
 from __future__ import annotations
 
 import ast
-import asyncio
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import pytest
+import pytest_asyncio
 
 from coordinator.records.states import ROUND_TRANSITIONS, RUN_TRANSITIONS, TASK_TRANSITIONS
 from tests.kills.crash_points import (
@@ -108,7 +108,7 @@ STEPS = (
 """Every step that the state machines allow."""
 
 
-def execute(
+async def execute(
     scenario: type[Scenario],
     launcher: Launcher,
     folder: Path,
@@ -117,27 +117,23 @@ def execute(
     """Run a scenario with fresh programs, and kill each at its points in turn."""
     folder.mkdir(exist_ok=True)
     away = str(PATIENCE_SECONDS)
-
-    async def run_programs() -> Execution:
-        async with servers(launcher, folder, points, device_away_seconds=away) as programs:
-            outcome = await scenario(folder, *(program.address for program in programs)).execute()
-            by_name = dict(zip(PROGRAMS, programs, strict=True))
-            return Execution(
-                scenario,
-                outcome,
-                {name: program.journal for name, program in by_name.items()},
-                {name: program.killed_taking for name, program in by_name.items()},
-            )
-
-    return asyncio.run(run_programs())
+    async with servers(launcher, folder, points, device_away_seconds=away) as programs:
+        outcome = await scenario(folder, *(program.address for program in programs)).execute()
+        by_name = dict(zip(PROGRAMS, programs, strict=True))
+        return Execution(
+            scenario,
+            outcome,
+            {name: program.journal for name, program in by_name.items()},
+            {name: program.killed_taking for name, program in by_name.items()},
+        )
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Execution]]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[Execution]]:
     # An own launcher: the processes of one launcher share their hash seed, others do not.
     with closing(Launcher()) as launcher:
         yield [
-            execute(scenario, launcher, tmp_path_factory.mktemp("undisturbed"), {})
+            await execute(scenario, launcher, tmp_path_factory.mktemp("undisturbed"), {})
             for scenario in SCENARIOS
         ]
 
@@ -261,19 +257,19 @@ class Records:
     assert [*transitions_in(module)] == ["Records.change", "Records._work"]
 
 
-def _executions_with_deaths(
+async def _executions_with_deaths(
     expected: Execution,
     launcher: Launcher,
     folder: Path,
     program: str,
     points: Sequence[CrashPoint],
-) -> Iterator[tuple[Execution, Sequence[CrashPoint]]]:
+) -> AsyncIterator[tuple[Execution, Sequence[CrashPoint]]]:
     """Run the scenario until its program died at every point. Yield the points before each run.
 
     One run kills at as many points as it reaches: a program must survive several kills.
     """
     while points:
-        execution = execute(
+        execution = await execute(
             expected.scenario, launcher, folder / str(len(points)), {program: points}
         )
         yield execution, points
@@ -285,7 +281,7 @@ def _executions_with_deaths(
     ("program", "transition"),
     [(program, name) for program in PROGRAMS for name in transitions(program)],
 )
-def test_killed_at_a_commit_the_run_ends_the_same(
+async def test_killed_at_a_commit_the_run_ends_the_same(
     launcher: Launcher,
     undisturbed: list[Execution],
     tmp_path: Path,
@@ -295,7 +291,7 @@ def test_killed_at_a_commit_the_run_ends_the_same(
     expected, occurrences = _passing(undisturbed, program, transition)
     last = occurrences[-1]
     points = around(transition, *occurrences)
-    for execution, points_left in _executions_with_deaths(
+    async for execution, points_left in _executions_with_deaths(
         expected, launcher, tmp_path, program, points
     ):
         # The number of looks at a cancelled run varies. So only the last occurrence may be
@@ -307,7 +303,7 @@ def test_killed_at_a_commit_the_run_ends_the_same(
 
 
 @pytest.mark.parametrize(("scenario", "transition", "occurrences"), ALSO)
-def test_killed_at_a_commit_of_another_kind_of_round_the_run_ends_the_same(
+async def test_killed_at_a_commit_of_another_kind_of_round_the_run_ends_the_same(
     launcher: Launcher,
     undisturbed: list[Execution],
     tmp_path: Path,
@@ -317,7 +313,7 @@ def test_killed_at_a_commit_of_another_kind_of_round_the_run_ends_the_same(
 ) -> None:
     [expected] = [execution for execution in undisturbed if execution.scenario is scenario]
     points = around(transition, *occurrences)
-    for execution, points_left in _executions_with_deaths(
+    async for execution, points_left in _executions_with_deaths(
         expected, launcher, tmp_path, "coordinator", points
     ):
         assert execution.deaths("coordinator"), f"{points_left[0]} was not reached"
@@ -325,7 +321,7 @@ def test_killed_at_a_commit_of_another_kind_of_round_the_run_ends_the_same(
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_killed_at_the_remaining_steps_the_run_ends_the_same(
+async def test_killed_at_the_remaining_steps_the_run_ends_the_same(
     launcher: Launcher, undisturbed: list[Execution], tmp_path: Path, scenario: type[Scenario]
 ) -> None:
     [expected] = [execution for execution in undisturbed if execution.scenario is scenario]
@@ -334,7 +330,7 @@ def test_killed_at_the_remaining_steps_the_run_ends_the_same(
     points = [
         point for commit in remaining for point in around(commit.transition, commit.occurrence)
     ]
-    for execution, points_left in _executions_with_deaths(
+    async for execution, points_left in _executions_with_deaths(
         expected, launcher, tmp_path, "coordinator", points
     ):
         assert execution.deaths("coordinator"), f"{points_left[0]} was not reached"
@@ -344,7 +340,7 @@ def test_killed_at_the_remaining_steps_the_run_ends_the_same(
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_killed_while_storage_is_made_ready_the_run_ends_the_same(
+async def test_killed_while_storage_is_made_ready_the_run_ends_the_same(
     launcher: Launcher, undisturbed: list[Execution], tmp_path: Path, program: str
 ) -> None:
     # And whatever else makes a commit in a scenario that is not found in the sources.
@@ -356,6 +352,6 @@ def test_killed_while_storage_is_made_ready_the_run_ends_the_same(
     assert others
     for name, expected in sorted(others.items()):
         points = around(name, 1)
-        execution = execute(expected.scenario, launcher, tmp_path / name, {program: points})
+        execution = await execute(expected.scenario, launcher, tmp_path / name, {program: points})
         assert execution.deaths(program) == len(points), f"not all of {points} were reached"
         assert execution.outcome == expected.outcome, points

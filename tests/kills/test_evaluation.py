@@ -7,12 +7,13 @@ others or not at all shows in the numbers, and in when the run stops.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from hfmds.domain.learning import Traffic
 from hfmds.domain.recipe import Normalisation, Recipe
@@ -23,6 +24,7 @@ from tests.kills.crash_points import CrashPoint, Journal, Moment
 from tests.kills.full_scenario import PATIENCE_SECONDS, SECONDS
 from tests.support.scripted_devices import MODEL, ScriptedDevice, peer, retrying
 from tests.support.supervision import Launcher, servers
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -64,44 +66,43 @@ class Execution:
         return self.state, self.reason, self.best_round, self.rounds
 
 
-def execute(
+async def execute(
     launcher: Launcher, folder: Path, points: Mapping[str, Sequence[CrashPoint]]
 ) -> Execution:
     folder.mkdir(exist_ok=True)
+    away = str(PATIENCE_SECONDS)
+    async with (
+        asyncio.timeout(SECONDS),
+        servers(launcher, folder, points, device_away_seconds=away) as (coordinator, store),
+        AsyncExitStack() as stack,
+    ):
+        admin = AdminClient(peer("coordinator", coordinator.address))
+        stack.push_async_callback(admin.close)
+        persist = retrying("coordinator").call
+        await persist(admin.create_run, _SPEC, "run")
+        for device_id in "ab":
+            device = ScriptedDevice(device_id, folder, coordinator.address, store.address)
+            await stack.enter_async_context(device.working())
 
-    async def run_programs() -> Execution:
-        away = str(PATIENCE_SECONDS)
-        async with (
-            asyncio.timeout(SECONDS),
-            servers(launcher, folder, points, device_away_seconds=away) as (coordinator, store),
-            AsyncExitStack() as stack,
-        ):
-            admin = AdminClient(peer("coordinator", coordinator.address))
-            stack.push_async_callback(admin.close)
-            persist = retrying("coordinator").call
-            await persist(admin.create_run, _SPEC, "run")
-            for device_id in "ab":
-                device = ScriptedDevice(device_id, folder, coordinator.address, store.address)
-                await stack.enter_async_context(device.working())
+        async def ended() -> Run | None:
             run: Run = await persist(admin.get_run, "run")
-            while run.state is RunState.RUNNING:
-                await asyncio.sleep(0.03)
-                run = await persist(admin.get_run, "run")
-            # How long it took and what devices fetched again may well differ.
-            rounds = tuple(
-                replace(done, duration_seconds=0.0, traffic=Traffic())
-                for done in await persist(admin.list_rounds, "run")
-            )
-            journal = coordinator.journal
-            return Execution(run.state, run.state_reason, run.best_round, rounds, journal)
+            return None if run.state is RunState.RUNNING else run
 
-    return asyncio.run(run_programs())
+        run = await eventually(ended, SECONDS)
+        assert run is not None
+        # How long it took and what devices fetched again may well differ.
+        rounds = tuple(
+            replace(done, duration_seconds=0.0, traffic=Traffic())
+            for done in await persist(admin.list_rounds, "run")
+        )
+        journal = coordinator.journal
+        return Execution(run.state, run.state_reason, run.best_round, rounds, journal)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Execution]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Execution]:
     with closing(Launcher()) as launcher:
-        yield execute(launcher, tmp_path_factory.mktemp("undisturbed"), {})
+        yield await execute(launcher, tmp_path_factory.mktemp("undisturbed"), {})
 
 
 def test_the_run_stops_early_and_keeps_the_best_and_the_last(undisturbed: Execution) -> None:
@@ -118,13 +119,13 @@ def test_the_run_stops_early_and_keeps_the_best_and_the_last(undisturbed: Execut
 @pytest.mark.matrix(one_in=2)
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("transition", TRANSITIONS)
-def test_killed_at_the_last_of_these_commits_the_run_ends_the_same(
+async def test_killed_at_the_last_of_these_commits_the_run_ends_the_same(
     launcher: Launcher, undisturbed: Execution, tmp_path: Path, transition: str, moment: Moment
 ) -> None:
     # The last of each is that of the last round's evaluation.
     point = CrashPoint(transition, undisturbed.journal.done.count(transition), moment)
     for attempt in range(_ATTEMPTS):
-        execution = execute(launcher, tmp_path / str(attempt), {"coordinator": [point]})
+        execution = await execute(launcher, tmp_path / str(attempt), {"coordinator": [point]})
         assert execution.outcome == undisturbed.outcome, point
         if execution.journal.killed:
             return

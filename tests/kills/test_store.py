@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from hfmds.domain.digest import Digest
 from hfmds.domain.pool_policy import PoolPolicy
@@ -183,35 +184,33 @@ class Scenario:
         return await retrying("store").call(call, *args)
 
 
-def execute(
+async def execute(
     launcher: Launcher, folder: Path, points: Sequence[CrashPoint]
 ) -> tuple[Outcome, Supervised]:
     """Run the scenario with a fresh store, and kill it at the points in turn."""
-
-    async def run_programs() -> tuple[Outcome, Supervised]:
-        store = Supervised(
-            launcher,
-            "synthesis_store",
-            folder,
-            points,
-            data_dir=str(folder / "data"),
-            listen="127.0.0.1:0",
-            keep_snapshots="1",
-            look_every_seconds="0.05",
-            orphan_grace_seconds="0.1",
-        )
-        async with asyncio.timeout(SECONDS), store.running():
-            scenario = Scenario(folder, store.address)
-            scenario.was_killed = lambda: store.journal.killed  # type: ignore[method-assign]
-            return await scenario.execute(), store
-
-    return asyncio.run(run_programs())
+    store = Supervised(
+        launcher,
+        "synthesis_store",
+        folder,
+        points,
+        data_dir=str(folder / "data"),
+        listen="127.0.0.1:0",
+        keep_snapshots="1",
+        look_every_seconds="0.05",
+        orphan_grace_seconds="0.1",
+    )
+    async with asyncio.timeout(SECONDS), store.running():
+        scenario = Scenario(folder, store.address)
+        scenario.was_killed = lambda: store.journal.killed  # type: ignore[method-assign]
+        return await scenario.execute(), store
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Outcome, Journal]]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[tuple[Outcome, Journal]]:
     with closing(Launcher()) as launcher:
-        outcome, store = execute(launcher, tmp_path_factory.mktemp("undisturbed"), ())
+        outcome, store = await execute(launcher, tmp_path_factory.mktemp("undisturbed"), ())
         yield outcome, store.journal
 
 
@@ -236,7 +235,7 @@ def test_the_scenario_does_what_its_docstring_says(undisturbed: tuple[Outcome, J
 @pytest.mark.parametrize("transition", ["Orphans.discard", "Orphans.sweep"])
 @pytest.mark.parametrize("occurrence", [1, 2])
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_killed_while_content_is_deleted_the_store_keeps_none_of_it(
+async def test_killed_while_content_is_deleted_the_store_keeps_none_of_it(
     launcher: Launcher,
     undisturbed: tuple[Outcome, Journal],
     tmp_path: Path,
@@ -247,7 +246,7 @@ def test_killed_while_content_is_deleted_the_store_keeps_none_of_it(
     expected, journal = undisturbed
     assert journal.done.count(transition) >= 2  # of a refused batch, and of a shard
     point = CrashPoint(transition, occurrence, moment)
-    outcome, store = execute(launcher, tmp_path, [point])
+    outcome, store = await execute(launcher, tmp_path, [point])
     assert store.deaths == 1, f"{point} was not reached"
     assert outcome == expected, point
 
@@ -257,7 +256,7 @@ def test_killed_while_content_is_deleted_the_store_keeps_none_of_it(
     "transition",
     sorted({*OF_THE_STORE_ALONE, *ALSO_OF_RUNS} - {"Orphans.discard", "Orphans.sweep"}),
 )
-def test_killed_at_a_commit_the_store_comes_to_the_same(
+async def test_killed_at_a_commit_the_store_comes_to_the_same(
     launcher: Launcher,
     undisturbed: tuple[Outcome, Journal],
     tmp_path: Path,
@@ -266,6 +265,6 @@ def test_killed_at_a_commit_the_store_comes_to_the_same(
     expected, journal = undisturbed
     times = journal.done.count(transition)
     points = around(transition, (times + 1) // 2)
-    outcome, store = execute(launcher, tmp_path, points)
+    outcome, store = await execute(launcher, tmp_path, points)
     assert store.deaths == len(points), f"not all of {points} were reached"
     assert outcome == expected, points

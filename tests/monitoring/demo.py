@@ -57,11 +57,8 @@ class Demo:
             "edge-simulator": [device.address("metrics") for device in devices],
         }
 
-    def run(self) -> None:
+    async def run(self) -> None:
         """Create both runs; return when the first is completed."""
-        asyncio.run(self._run())
-
-    async def _run(self) -> None:
         owner = self._files(Identity(Kind.OWNER, "olga"))
         peer = Peer("coordinator", _reached(self._coordinator), "HFMDS_LISTEN", owner)
         admin = AdminClient(peer)

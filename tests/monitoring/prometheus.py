@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,8 @@ import pytest
 import yaml
 
 from k8s.components.monitoring.generate import FOLDER, RULES
-from tests.support.server_processes import free_ports, wait_until
+from tests.support.server_processes import free_ports, wait_for_server
+from tests.support.waiting import wait_until
 
 _INTERVAL = "250ms"
 _PATIENCE_SECONDS = 90.0
@@ -92,7 +92,7 @@ class Prometheus:
             )
 
     def __enter__(self) -> Self:
-        wait_until(self._answers, self._process, self._log)
+        wait_for_server(self._answers, self._process, self._log)
         return self
 
     def __exit__(
@@ -132,10 +132,10 @@ class Prometheus:
         A scrape that takes longer than its interval, as on a busy machine, is none: until the next
         one all series of that program are gone.
         """
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while not (outcome := condition()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return outcome
+        try:
+            return wait_until(condition, _PATIENCE_SECONDS)
+        except TimeoutError:
+            return False
 
     def _answers(self) -> bool:
         try:

@@ -9,9 +9,10 @@ of itself is made up (`cluster.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
 import pytest
+import pytest_asyncio
 
 from tests.monitoring.cluster import cluster
 from tests.monitoring.demo import COMPLETED, ENDLESS, Demo
@@ -22,15 +23,15 @@ from tests.support.programs import Programs
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]  # a run and its scrapes take long
 
 
-@pytest.fixture(scope="module")
-def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def prometheus(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Prometheus]:
     """A Prometheus that saw one run from start to end and still sees another."""
     folder = tmp_path_factory.mktemp("monitoring")
     with Programs(folder) as programs, cluster() as of_cluster:
         demo = Demo(folder, programs)
         with Prometheus(folder, demo.pods, of_cluster) as server:
             server.wait_until("count(up == 1) == 6")  # later scrapes would miss the start
-            demo.run()
+            await demo.run()
             # A few scrapes of asynchronous rounds that began later.
             staleness = "hfmds_coordinator_update_staleness_rounds_count"
             server.wait_until(f"increase({staleness}[1m]) > 3")

@@ -5,20 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
 
 from hfmds.cli.main import main
-from hfmds.wire.clients.admin_client import AdminClient
 from hfmds.wire.tensors import encode_weights
-from tests.integration.test_federation import (
+from tests.support.digits_experiment import (
     Experiment,
+    admin_of,
     completed,
     experiment,
     model,
@@ -26,28 +24,20 @@ from tests.integration.test_federation import (
     simulated,
     spec_of,
     start_devices,
-    with_admin,
+    until_round,
 )
 from tests.support.postgres import PostgresServer
 from tests.support.programs import Program, Programs
 from tests.support.s3 import S3Server
 from tests.support.server_processes import free_address
+from tests.support.waiting import wait_until
 
 __all__ = ["experiment", "programs"]  # fixtures
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
-def until(round_number: int) -> Callable[[AdminClient], Awaitable[None]]:
-    async def work(client: AdminClient) -> None:
-        async for run, _ in client.watch_run("run"):
-            if run.completed_rounds >= round_number:
-                return
-
-    return work
-
-
-def test_killing_the_servers_and_a_coordinator_without_its_folder_changes_nothing(
+async def test_killing_the_servers_and_a_coordinator_without_its_folder_changes_nothing(
     experiment: Experiment,
     programs: Programs,
     postgres_server: PostgresServer,
@@ -84,21 +74,21 @@ def test_killing_the_servers_and_a_coordinator_without_its_folder_changes_nothin
     first = start_coordinator(free_address())
     coordinator = first.address("grpc")
     start_devices(programs, experiment, coordinator, store)
-    with_admin(coordinator, lambda client: client.create_run(spec_of(experiment), "run"))
-    with_admin(coordinator, until(1))
+    async with admin_of(coordinator) as client:
+        await client.create_run(spec_of(experiment), "run")
+    await until_round(coordinator, 1)
     postgres_server.restart(signal.SIGKILL)
-    with_admin(coordinator, until(2))
+    await until_round(coordinator, 2)
     s3_server.restart(signal.SIGKILL)
-    with_admin(coordinator, until(3))
+    await until_round(coordinator, 3)
     first.stop(signal.SIGKILL)
     shutil.rmtree(data_dir)  # as on another machine
     start_coordinator(coordinator).address("grpc")
 
-    async def last_model(client: AdminClient) -> bytes:
+    async with admin_of(coordinator) as client:
         await completed(client, "run")
-        return await model(client, "run", experiment.recipe.rounds)
-
-    assert with_admin(coordinator, last_model) == encode_weights(expected)
+        last_model = await model(client, "run", experiment.recipe.rounds)
+    assert last_model == encode_weights(expected)
     assert "pssst" not in first.log.read_text()
     assert "hfmds-secret" not in first.log.read_text()
 
@@ -139,11 +129,11 @@ def test_a_program_without_its_storage_is_not_ready(
         return float(value)
 
     def until_ready_is(status: int, what: str) -> None:
-        while True:
-            metrics = ready()
-            if metrics[0] == status and what in metrics[1] and shown() == (status == 200):
-                break
-            time.sleep(0.05)
+        def is_so() -> bool:
+            code, text = ready()
+            return code == status and what in text and shown() == (status == 200)
+
+        wait_until(is_so)
 
     until_ready_is(200, "ready")
     place = make_url(postgres_url).set(query={}).render_as_string(hide_password=True)

@@ -16,6 +16,8 @@ from typing import Any
 
 import aiohttp
 
+from tests.support.waiting import eventually
+
 SECONDS = 30.0
 _LOOK_SECONDS = 0.02
 
@@ -93,16 +95,17 @@ class Page:
 
     async def until(self, script: str) -> Any:
         """Wait until an expression is true, and return its value."""
-        value = None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(SECONDS):
-                while True:
-                    with suppress(Refused):
-                        if value := await self.evaluate(script):
-                            return value
-                    await asyncio.sleep(_LOOK_SECONDS)
-        text = await self.evaluate("document.body.innerText")
-        raise AssertionError(f"{script} is {value}; complaints {self.complaints}; page:\n{text}")
+
+        async def value() -> Any:
+            with suppress(Refused):
+                return await self.evaluate(script)
+
+        try:
+            return await eventually(value, SECONDS)
+        except TimeoutError as error:
+            text = await self.evaluate("document.body.innerText")
+            error.add_note(f"{script} is not true; complaints {self.complaints}; page:\n{text}")
+            raise
 
     async def press(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
@@ -161,9 +164,7 @@ async def browser(folder: Path, *flags: str) -> AsyncIterator[Page]:
         stderr=asyncio.subprocess.DEVNULL,
     )
     try:
-        async with asyncio.timeout(SECONDS):
-            while not (port := _port(profile)):  # noqa: ASYNC110 (another process writes it)
-                await asyncio.sleep(_LOOK_SECONDS)
+        port = await eventually(lambda: _port(profile), SECONDS)
         async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
             async with session.get("/json/list") as answer:
                 tab = next(target for target in await answer.json() if target["type"] == "page")

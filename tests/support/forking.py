@@ -20,14 +20,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.kills.crash_points import REPOSITORY
+from tests.support.waiting import wait_until
 
-_LOOK_SECONDS = 0.01
 _IMPORTED = ("coordinator.__main__", "edge_client.__main__", "synthesis_store.__main__")
 _IMPORTED_LATE = (  # the programs import these on demand
     "edge_client.engines.torch_engine",
@@ -90,12 +89,9 @@ class Fork:
 
     def wait(self, timeout: float) -> int:
         """Wait for the end, and return the exit code."""
-        deadline = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if time.monotonic() >= deadline:
-                raise TimeoutError(f"process {self.pid} has not ended in {timeout} s")
-            time.sleep(_LOOK_SECONDS)
-        return code
+        wait_until(lambda: self.poll() is not None, timeout)
+        assert self.returncode is not None
+        return self.returncode
 
     def send_signal(self, signum: int) -> None:
         if self.poll() is None:  # the system reuses an id only after the poll

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from tests.support.server_processes import free_ports, start_persistently, wait_until
+from tests.support.server_processes import free_ports, start_persistently, wait_for_server
 
 _PASSWORD = "pssst"
 # Not imported: the package would start to manage servers.
@@ -58,7 +58,7 @@ class PostgresServer:
                 stderr=log,
                 cwd=self._folder,
             )
-        wait_until(self._answers, self._process, self._log)
+        wait_for_server(self._answers, self._process, self._log)
 
     def stop(self, signum: int = signal.SIGINT) -> None:
         """Stop in good order with SIGINT, or in mid-write with SIGKILL."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,7 @@ from typing import Self
 
 from tests.support.forking import Forks
 from tests.support.server_processes import free_address
+from tests.support.waiting import wait_until
 
 START_SECONDS = 90.0
 
@@ -45,11 +45,12 @@ class Program:
 
     def address(self, kind: str) -> str:
         """Wait until the program is ready, and return its address for "grpc" or "metrics"."""
-        deadline = time.monotonic() + START_SECONDS
-        while not self._address_file.exists():
+
+        def ready() -> bool:
             assert self.process.poll() is None, f"{self.name} ended:\n{self.log.read_text()}"
-            assert time.monotonic() < deadline, f"{self.name} did not get ready"
-            time.sleep(0.02)
+            return self._address_file.exists()
+
+        wait_until(ready, START_SECONDS)
         address: str = json.loads(self._address_file.read_text())[kind]
         return address
 

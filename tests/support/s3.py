@@ -16,7 +16,7 @@ from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from hfmds.service.security.tls import TlsFiles
-from tests.support.server_processes import free_ports, start_persistently, wait_until
+from tests.support.server_processes import free_ports, start_persistently, wait_for_server
 
 BUCKET = "hfmds"
 _KEY, _SECRET = "hfmds-key", "hfmds-secret"
@@ -85,7 +85,7 @@ class S3Server:
                 stderr=log,
                 cwd=self._folder,
             )
-        wait_until(self._answers, self._process, self._log)
+        wait_for_server(self._answers, self._process, self._log)
 
     def stop(self, signum: int = signal.SIGKILL) -> None:
         """Stop the server. It keeps what it has acknowledged."""

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from tests.support.waiting import wait_until
+
 START_SECONDS = 60.0
 _LOG_CHARACTERS = 4_000  # in the error of a server that does not start
 _STARTS = 4
@@ -47,14 +49,17 @@ class ServerEnded(AssertionError):
     """A server ended before it answered."""
 
 
-def wait_until(answers: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for_server(
+    answers: Callable[[], bool], process: subprocess.Popen[bytes], log: Path
+) -> None:
     """Wait until a started server answers. An error quotes the end of its log."""
-    deadline = time.monotonic() + START_SECONDS
-    while not answers():
-        if process.poll() is not None:
-            raise ServerEnded(f"the server ended with code {process.returncode}:\n{_end_of(log)}")
-        assert time.monotonic() < deadline, f"the server does not answer:\n{_end_of(log)}"
-        time.sleep(0.02)
+    try:
+        wait_until(lambda: process.poll() is not None or answers(), START_SECONDS)
+    except TimeoutError as error:
+        error.add_note(_end_of(log))
+        raise
+    if process.returncode is not None:
+        raise ServerEnded(f"the server ended with code {process.returncode}:\n{_end_of(log)}")
 
 
 def start_persistently(start: Callable[[], None]) -> None:

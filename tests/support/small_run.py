@@ -83,11 +83,7 @@ async def stage(
         yield Stage(folder, model, coordinator.address, store.address, operator)
 
 
-def undisturbed(launcher: Launcher, folder: Path, model: ModelSpec = MODEL) -> Outcome:
-    """What the run comes to when nothing happens."""
-
-    async def play() -> Outcome:
-        async with stage(launcher, folder, model) as on:
-            return await on.outcome(on.device("a"), on.device("b"))
-
-    return asyncio.run(play())
+async def undisturbed(launcher: Launcher, folder: Path, model: ModelSpec = MODEL) -> Outcome:
+    """Return the results of the run without faults."""
+    async with stage(launcher, folder, model) as on:
+        return await on.outcome(on.device("a"), on.device("b"))

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from tests.kills.crash_points import CrashPoint, Journal
 from tests.support.forking import Fork, Forks
 from tests.support.server_processes import free_address
+from tests.support.waiting import eventually
 
 _LOOK_SECONDS = 0.01
 
@@ -145,9 +146,11 @@ class Supervised:
         return begun - sum(at.moment == "before" for at in died)
 
     async def _until_ready(self) -> None:
-        while not self._address_file.exists():
+        def ready() -> bool:
             self._look_after()
-            await asyncio.sleep(_LOOK_SECONDS)
+            return self._address_file.exists()
+
+        await eventually(ready)
         self.address = json.loads(self._address_file.read_text()).get("grpc", "")
 
     async def _keep_up(self) -> NoReturn:

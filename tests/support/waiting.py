@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -27,3 +28,13 @@ async def eventually(
             if outcome:
                 return outcome
             await asyncio.sleep(_LOOK_SECONDS)
+
+
+def wait_until(condition: Callable[[], Outcome], seconds: float = 120) -> Outcome:
+    """Do the same as `eventually` in a test without an event loop."""
+    deadline = time.monotonic() + seconds
+    while not (outcome := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the condition is not true after {seconds} s")
+        time.sleep(_LOOK_SECONDS)
+    return outcome

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
@@ -25,9 +22,8 @@ from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
 from hfmds.wire.clients.store_client import StoreClient
 from hfmds.wire.tensors import encode_batch
+from tests.support.waiting import wait_until
 from tests.synthesis_store.examples import SPEC, make_batch, named
-
-T = TypeVar("T")
 
 
 def test_the_store_imports_no_torch() -> None:
@@ -58,24 +54,19 @@ class Process:
         )
 
     def addresses(self) -> dict[str, str]:
-        deadline = time.monotonic() + 60
-        while not self._address_file.exists():
-            assert self.popen.poll() is None, self.popen.communicate()[1]
-            assert time.monotonic() < deadline, "the store did not become ready"
-            time.sleep(0.02)
+        wait_until(lambda: self._address_file.exists() or self.popen.poll() is not None)
+        assert self.popen.poll() is None, self.popen.communicate()[1]
         addresses: dict[str, str] = json.loads(self._address_file.read_text())
         return addresses
 
-    def call(self, use: Callable[[StoreClient], Awaitable[T]]) -> T:
-        async def run() -> T:
-            address = self.addresses()["grpc"]
-            client = StoreClient(Peer("synthesis store", address, "HFMDS_SYNTHESIS_STORE"))
-            try:
-                return await use(client)
-            finally:
-                await client.close()
-
-        return asyncio.run(run())
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[StoreClient]:
+        address = self.addresses()["grpc"]
+        client = StoreClient(Peer("synthesis store", address, "HFMDS_SYNTHESIS_STORE"))
+        try:
+            yield client
+        finally:
+            await client.close()
 
     def get(self, path: str) -> str:
         url = f"http://{self.addresses()['metrics']}{path}"
@@ -101,7 +92,7 @@ def running(folder: Path, **variables: str) -> Iterator[Process]:
 
 
 @pytest.mark.integration
-def test_acknowledged_batches_survive_kill_9(tmp_path: Path) -> None:
+async def test_acknowledged_batches_survive_kill_9(tmp_path: Path) -> None:
     device = Content(FolderBlobs(tmp_path / "device"), Staging(tmp_path / "fetching", 1 << 20))
     batch = device.blobs.put_bytes(encode_batch(make_batch(1)))
     late = device.blobs.put_bytes(encode_batch(make_batch(2)))
@@ -114,26 +105,24 @@ def test_acknowledged_batches_survive_kill_9(tmp_path: Path) -> None:
         return await client.seal_pool("pool-1", named(a=batch, b=late, c=late))
 
     with running(tmp_path) as store:
-        assert store.call(lambda client: put(client, "a", batch)) == batch.size_bytes
+        async with store.client() as client:
+            assert await put(client, "a", batch) == batch.size_bytes
         assert store.stop(signal.SIGKILL)[0] == -signal.SIGKILL
     with running(tmp_path) as store:
-        assert store.call(lambda client: put(client, "a", batch)) == 0
-        assert store.call(lambda client: put(client, "b", late)) == late.size_bytes
-        sealed = store.call(seal)
+        async with store.client() as client:
+            assert await put(client, "a", batch) == 0
+            assert await put(client, "b", late) == late.size_bytes
+            sealed = await seal(client)
         store.stop(signal.SIGKILL)
     with running(tmp_path) as store:
-        assert store.call(seal) == sealed
-        assert sealed[1] == tuple(named(c=late))
-        snapshot = store.call(lambda client: client.get_snapshot(sealed[0].snapshot_id))
-        assert [shard.digest for shard in snapshot.shards] == [batch, late]
-        for shard in snapshot.shards:
-            device.blobs.delete(shard.digest)
-
-        async def fetch(client: StoreClient) -> None:
+        async with store.client() as client:
+            assert await seal(client) == sealed
+            assert sealed[1] == tuple(named(c=late))
+            snapshot = await client.get_snapshot(sealed[0].snapshot_id)
+            assert [shard.digest for shard in snapshot.shards] == [batch, late]
             for shard in snapshot.shards:
+                device.blobs.delete(shard.digest)
                 await client.download_shards(snapshot.snapshot_id, [shard.digest], device)
-
-        store.call(fetch)
         verify_blob(device.blobs, batch)
         verify_blob(device.blobs, late)
         assert 'hfmds_store_newest_snapshot_samples{run="run-1"} 6.0' in store.get("/metrics")

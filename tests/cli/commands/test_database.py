@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from hfmds.cli.main import main
 from hfmds.storage.database import opened_database
 from hfmds.storage.schema import Schema, SchemaState
+from tests.support.waiting import wait_until
 
 Output = pytest.CaptureFixture[str]
 
@@ -64,9 +64,9 @@ def test_a_program_on_postgresql_names_the_upgrade_command_and_then_works(
     assert main(["database", "upgrade", "synthesis_store"]) == 0
     with subprocess.Popen([sys.executable, "-m", "synthesis_store"]) as process:
         try:
-            while not (tmp_path / "address.json").exists():
-                assert process.poll() is None
-                time.sleep(0.02)
+            ready = (tmp_path / "address.json").exists
+            wait_until(lambda: ready() or process.poll() is not None)
+            assert process.poll() is None
         finally:
             process.terminate()
     assert process.returncode == 0

@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[3]
 
@@ -35,12 +36,14 @@ class Demo:
 
     def wait_for(self, pattern: str) -> Path:
         """Wait for a file or folder of this name in the folder of the test."""
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline and self.process.poll() is None:
-            for path in self.report.parent.glob(pattern):
-                return path
-            time.sleep(0.02)
-        raise AssertionError(f"no {pattern}; exit code {self.process.poll()}")
+
+        def found() -> Path | None:
+            assert self.process.poll() is None, f"no {pattern}"
+            return next(self.report.parent.glob(pattern), None)
+
+        path = wait_until(found)
+        assert path is not None
+        return path
 
     def children(self) -> list[str]:
         """Return the command lines of running processes that use the folder of the test."""
@@ -119,7 +122,4 @@ def test_a_killed_demo_leaves_no_process(demo: Demo) -> None:
     demo.wait_for("tmp/*/logs/device-01.log")
     demo.process.kill()
     demo.process.communicate(timeout=60)
-    deadline = time.monotonic() + 20
-    while demo.children() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not demo.children()
+    wait_until(lambda: not demo.children())

@@ -43,9 +43,9 @@ def test_an_error_of_the_progress_callback_ends_the_work() -> None:
         meter.progress(1, 2)
 
 
-def test_each_result_reports_its_cost(tmp_path: Path) -> None:
+async def test_each_result_reports_its_cost(tmp_path: Path) -> None:
     device = Device(tmp_path)
-    device.work(
+    await device.work(
         device.train_task(),
         with_policy(device.synthesise_task(), psnr_paired_max_db=11, leakage_action="drop"),
         device.evaluate_task(),
@@ -70,20 +70,20 @@ def test_each_result_reports_its_cost(tmp_path: Path) -> None:
         assert highest is not None
 
 
-def test_an_owner_can_forbid_cost_reports(tmp_path: Path) -> None:
+async def test_an_owner_can_forbid_cost_reports(tmp_path: Path) -> None:
     device = Device(tmp_path, tells_cost=False)
-    device.work(device.train_task(), device.synthesise_task())
+    await device.work(device.train_task(), device.synthesise_task())
     assert device.coordinator.updates["t1"].device is None
     assert device.coordinator.syntheses["s1"].device is None
 
 
-def test_a_result_from_before_a_crash_reports_its_cost(tmp_path: Path) -> None:
+async def test_a_result_from_before_a_crash_reports_its_cost(tmp_path: Path) -> None:
     device = Device(tmp_path)
     device.coordinator.errors["submit_update"] = [Killed()]  # type: ignore[list-item]
     with pytest.raises(Killed):
-        device.work(device.train_task())
+        await device.work(device.train_task())
     again = Device(tmp_path, device.coordinator, device.store)
-    again.work(device.train_task())
+    await again.work(device.train_task())
     report = again.coordinator.updates["t1"].device
     assert isinstance(report, DeviceReport)
     assert report.steps == device.metric("step_seconds_count", kind="train")
