@@ -73,11 +73,12 @@ async def split_upload(requests: AsyncIterator[Any]) -> tuple[Any, AsyncIterator
 
 async def _chunks(requests: AsyncIterator[Any]) -> AsyncIterator[bytes]:
     async for request in requests:
-        if not request.data:
+        data = request.data  # protobuf copies the bytes each time
+        if not data:
             raise InvalidInput("data is missing; after the header of an upload come chunks")
-        if len(request.data) > MAX_CHUNK_BYTES:
-            raise InvalidInput(f"data has {len(request.data)} bytes; at most {MAX_CHUNK_BYTES}")
-        yield request.data
+        if len(data) > MAX_CHUNK_BYTES:
+            raise InvalidInput(f"data has {len(data)} bytes; at most {MAX_CHUNK_BYTES}")
+        yield data
 
 
 async def receive(
