@@ -7,7 +7,8 @@ counts in the next round instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any, cast
 
 from sqlalchemy import Connection, bindparam, func, select, update
 
@@ -36,6 +37,14 @@ from hfmds.errors import Conflict, HfmdsError, NotAllowed, NotFound, TooLate, Wr
 from hfmds.storage.blobs import Blobs
 
 _TASK_BY_ID = SELECT_TASKS.where(TaskRow.task_id == bindparam("task_id"))
+
+# Built once, because building a statement takes longer than running it. `asdict` of a phase's key
+# gives the parameters.
+_ANY_PHASE = PhaseKey(*(cast(Any, bindparam(field.name)) for field in fields(PhaseKey)))
+_COUNT_RESULTS = select(func.count()).where(*counted_in(_ANY_PHASE))
+_FIND_PENDING = (
+    select(TaskRow.task_id).where(*of_phase(_ANY_PHASE), TaskRow.state.in_(PENDING_NAMES)).limit(1)
+)
 
 _STATE_AFTER = {
     "synthesise": RoundState.SEALING,
@@ -242,10 +251,9 @@ def _has_counted(connection: Connection, key: PhaseKey, device_id: str) -> bool:
 
 def _has_pending(connection: Connection, key: PhaseKey) -> bool:
     """Return whether results of the phase's own tasks can still come."""
-    pending = select(TaskRow.task_id).where(*of_phase(key), TaskRow.state.in_(PENDING_NAMES))
-    return connection.scalar(pending.limit(1)) is not None
+    return connection.scalar(_FIND_PENDING, asdict(key)) is not None
 
 
 def _count_results(connection: Connection, key: PhaseKey) -> int:
     """Count the results in the phase's round."""
-    return connection.scalar(select(func.count()).where(*counted_in(key))) or 0
+    return connection.scalar(_COUNT_RESULTS, asdict(key)) or 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
-from sqlalchemy import Engine, case, func, select, update
+from sqlalchemy import Engine, bindparam, case, func, select, update
 
 from coordinator.records.acceptance import (
     Acceptance,
@@ -37,6 +37,16 @@ from hfmds.domain.tasks import FailureCause, TaskStage
 from hfmds.errors import HfmdsError
 from hfmds.storage.database import changing, looking, reading
 
+_OFFERED = (
+    SELECT_TASKS.where(
+        TaskRow.device_id.in_(bindparam("devices", expanding=True)),
+        TaskRow.state.in_(PENDING_NAMES),
+        RunRow.state == RunState.RUNNING.name,
+    )
+    # LEASED sorts after ASSIGNED: a device goes on with the task that it holds.
+    .order_by(TaskRow.state.desc(), TaskRow.assigned_at, TaskRow.task_id)
+)
+
 
 class TaskRecords:
     """The coordinator's records of its tasks."""
@@ -50,21 +60,13 @@ class TaskRecords:
         `asking` has device ids and run ids; with an empty run id, a task of any running run will
         do. While the coordinator is drained, a device gets only a task that it holds.
         """
-        offered = (
-            SELECT_TASKS.where(
-                TaskRow.device_id.in_({device_id for device_id, _ in asking}),
-                TaskRow.state.in_(PENDING_NAMES),
-                RunRow.state == RunState.RUNNING.name,
-            )
-            # LEASED sorts after ASSIGNED: a device goes on with the task that it holds.
-            .order_by(TaskRow.state.desc(), TaskRow.assigned_at, TaskRow.task_id)
-        )
+        devices = {device_id for device_id, _ in asking}
         # Most check-ins find nothing, so look without the write lock first.
         with looking(self._engine) as connection:
-            if not any(_next_tasks(read_tasks(connection, offered), asking)):
+            if not any(_next_tasks(read_tasks(connection, _OFFERED, devices=devices), asking)):
                 return [None] * len(asking)
         with changing(self._engine) as connection:
-            tasks = read_tasks(connection, offered)
+            tasks = read_tasks(connection, _OFFERED, devices=devices)
             if is_drained(connection):
                 tasks = [task for task in tasks if task.state is TaskState.LEASED]
             next_tasks = _next_tasks(tasks, asking)

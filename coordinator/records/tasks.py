@@ -16,6 +16,7 @@ from sqlalchemy import (
     Connection,
     RowMapping,
     Select,
+    bindparam,
     insert,
     select,
     update,
@@ -66,6 +67,8 @@ SELECT_TASKS: Select[*tuple[Any, ...]] = (
     .join(RunRow, RunRow.run_id == TaskRow.run_id)
 )
 """The tasks, each with its phase and its run: add conditions and give it to `read_tasks`."""
+
+_UPDATE_TASK = update(TaskRow).where(TaskRow.task_id == bindparam("of_task"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ def require_movable(task: Task, state: TaskState) -> None:
 
 def update_task(connection: Connection, task_id: str, **values: object) -> None:
     """Write columns of a task."""
-    connection.execute(update(TaskRow).where(TaskRow.task_id == task_id).values(**values))
+    connection.execute(_UPDATE_TASK, {"of_task": task_id, **values})
 
 
 def lease_task(connection: Connection, task: Task, now: float) -> Task:

@@ -9,8 +9,9 @@ has its own table with these columns.
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from functools import cache
 
-from sqlalchemy import BigInteger, Connection, String, insert, select
+from sqlalchemy import BigInteger, Connection, Select, String, bindparam, insert, select
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from hfmds.event_chain import Event, canonical, make_event, origin
@@ -38,18 +39,24 @@ def add_event(
     **columns: object,
 ) -> None:
     """Append an event to a log; `columns` are the columns that only this table has."""
-    newest = (
-        select(table.sequence, table.hash)
-        .where(table.log_id == log_id)
-        .order_by(table.sequence.desc())
-        .limit(1)
-    )
-    end = connection.execute(newest).first()
+    newest = _newest_event(table)  # type: ignore[arg-type]  # mypy: a class has no hash
+    end = connection.execute(newest, {"of_log": log_id}).first()
     sequence, previous_hash = end or (0, origin(log_id))
     event = make_event(
         log_id, sequence + 1, round(at_seconds * 1e6), kind, canonical(details), previous_hash
     )
-    connection.execute(insert(table).values(**asdict(event), **columns))
+    connection.execute(insert(table), {**asdict(event), **columns})
+
+
+@cache
+def _newest_event(table: type[EventColumns]) -> Select[int, str]:
+    """Return the statement that finds a log's end; building it takes longer than running it."""
+    return (
+        select(table.sequence, table.hash)
+        .where(table.log_id == bindparam("of_log"))
+        .order_by(table.sequence.desc())
+        .limit(1)
+    )
 
 
 def read_events(
