@@ -30,7 +30,7 @@ from synthesis_store.monitoring.inventory import InventoryReader
 from synthesis_store.monitoring.inventory_metrics import InventoryMetrics
 from synthesis_store.monitoring.metrics import StoreMetrics
 from synthesis_store.pools.pool_records import PoolRecords
-from synthesis_store.pools.pools import Pools, UploadLimits
+from synthesis_store.pools.pools import Pools
 from synthesis_store.retention.data_retention import DataRetention
 from synthesis_store.retention.housekeeping import Housekeeper
 from synthesis_store.retention.snapshot_retention import SnapshotRetention
@@ -107,8 +107,7 @@ def build(
     exclusions = ExclusionList(engine, gate)
 
     pool_records = PoolRecords(engine, orphans, events, identity, now)
-    limits = UploadLimits(settings.max_blob_bytes, settings.upload_ttl_seconds)
-    pools = Pools(pool_records, content, orphans, metrics, limits)
+    pools = Pools(pool_records, content, orphans, metrics, settings.upload_ttl_seconds)
 
     snapshot_records = SnapshotRecords(engine, orphans, events)
     builder = SnapshotBuilder(snapshot_records, orphans, blobs, identity, now)

@@ -5,22 +5,15 @@ from __future__ import annotations
 from sqlalchemy import ColumnElement, SQLColumnExpression, literal, or_, select
 from sqlalchemy.orm import Session
 
-from hfmds.errors import NotAllowed
-from synthesis_store.tables import RunReferenceRow, WithdrawalRow
+from synthesis_store.tables import WithdrawalRow
 
 
-def is_withdrawn(session: Session, device_id: str, run_number: int) -> bool:
-    """Return whether the device was withdrawn from the run of a pool, or from all runs."""
-    run_id = select(RunReferenceRow.run_id).where(RunReferenceRow.number == run_number)
-    withdrawal = select(WithdrawalRow).where(
-        WithdrawalRow.device_id == device_id, _concerns(run_id.scalar_subquery())
-    )
-    return session.scalar(select(withdrawal.exists())) is True
-
-
-def refusal_of_withdrawn(device_id: str) -> NotAllowed:
-    """Return the error for a withdrawn device that puts a batch."""
-    return NotAllowed(f"device {device_id} was withdrawn from this store; it cannot contribute")
+def is_withdrawn(
+    device_id: ColumnElement[str], run_id: SQLColumnExpression[str]
+) -> ColumnElement[bool]:
+    """Return whether the device was withdrawn from the run, or from all runs."""
+    withdrawal = select(WithdrawalRow).where(WithdrawalRow.device_id == device_id)
+    return withdrawal.where(_concerns(run_id)).exists()
 
 
 def withdrawn_devices(session: Session, run_id: str, limit: int) -> list[str]:

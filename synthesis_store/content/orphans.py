@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
 
-from sqlalchemy import CompoundSelect, Engine, delete, select, union
+from sqlalchemy import CompoundSelect, Engine, bindparam, delete, select, union
 from sqlalchemy.orm import Session
 from sqlalchemy.sql import ColumnElement
 
@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 _DELETED_AT_ONCE = 8  # all other writers wait while an object store deletes these
 _QUERIED_AT_ONCE = 500
 _REMEMBERED = timedelta(days=1)  # far longer than a call takes to store content and add its row
+
+# Built once, because every upload executes it.
+_NAMED = select(OrphanRow).where(OrphanRow.sha256.in_(bindparam("hashes", expanding=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class Orphans:
         Raises Unavailable if the content was deleted: the writer must send it again.
         """
         for group in _groups(digests, _QUERIED_AT_ONCE):
-            for row in session.scalars(select(OrphanRow).where(_is_one_of(group))):
+            for row in session.scalars(_NAMED, _hashes_of(group)):
                 if row.digest not in group:
                     continue
                 if not self._blobs.contains(row.digest):
@@ -121,8 +124,8 @@ class Orphans:
             # If this transaction fails after the deletion, the rows are still there, and the next
             # sweep deletes once more.
             with transaction(self._engine) as session:
-                due = select(OrphanRow).where(_is_one_of(group), self._is_due())
-                erased += self._delete(session, session.scalars(due).all())
+                due = session.scalars(_NAMED.where(self._is_due()), _hashes_of(group))
+                erased += self._delete(session, due.all())
         return erased
 
     def delete_due(self) -> Erased:
@@ -229,8 +232,8 @@ def is_needed(session: Session, digest: Digest) -> bool:
     return session.scalar(select(batch.exists() | shard.exists())) is True
 
 
-def _is_one_of(digests: Iterable[Digest]) -> ColumnElement[bool]:
-    return OrphanRow.sha256.in_([digest.sha256 for digest in digests])
+def _hashes_of(digests: Iterable[Digest]) -> dict[str, list[str]]:
+    return {"hashes": [digest.sha256 for digest in digests]}
 
 
 def _groups(digests: Iterable[Digest], size: int) -> Iterator[list[Digest]]:

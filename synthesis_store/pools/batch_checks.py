@@ -31,6 +31,16 @@ class OtherWeights(InvalidInput):
     """A device made a batch with another model than the pool's."""
 
 
+def require_size(batch: Digest, spec: PoolSpec) -> None:
+    """Refuse a batch that announces more bytes than any batch of the pool can have."""
+    limit = max_batch_bytes(spec)
+    if batch.size_bytes > limit:
+        raise LimitExceeded(
+            f"batch {batch}: {batch.size_bytes} bytes are announced, "
+            f"but the pool accepts {limit} of a device"
+        )
+
+
 def max_batch_bytes(spec: PoolSpec) -> int:
     """Return the size of the largest batch that the pool accepts."""
     channels, height, width = spec.model.image_shape

@@ -17,6 +17,7 @@ from hfmds.algorithm.leakage.leakage_limits import accepted, leaking
 from hfmds.domain.histograms import LeakageHistograms, histograms_of
 from hfmds.domain.learning import MEASUREMENTS, SyntheticBatch
 from hfmds.domain.pool_policy import NO_LIMIT, PoolPolicy
+from synthesis_store.pools.pool_totals import BatchTotals
 
 _HALTS = {
     "psnr_paired": "halt_psnr_paired_p99_db",
@@ -24,15 +25,6 @@ _HALTS = {
     "ssim_paired": "halt_ssim_paired_p99",
     "ssim_nearest": "halt_ssim_nearest_p99",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class BatchCounts:
-    """What a batch adds to the totals of its pool."""
-
-    samples: int  # those that the leakage limits let pass
-    leaking_samples: int
-    leakage: LeakageHistograms  # of `samples`
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +41,11 @@ class Percentiles:
         return cls(values.shape[1], dict(zip(MEASUREMENTS, p99, strict=True)))
 
 
-def count_batch(batch: SyntheticBatch, policy: PoolPolicy) -> BatchCounts:
-    """Count the samples of a batch by the pool's leakage limits."""
+def totals_of(batch: SyntheticBatch, policy: PoolPolicy) -> BatchTotals:
+    """Return what a batch adds to the totals of its pool, by the pool's leakage limits."""
     over = leaking(batch, policy)
     passing = accepted(batch, policy, over)
-    return BatchCounts(len(passing), int(over.sum()), histograms_of(passing))
+    return BatchTotals(1, len(passing), int(over.sum()), histograms_of(passing))
 
 
 def halt_reason(policy: PoolPolicy, leakage: LeakageHistograms) -> str:

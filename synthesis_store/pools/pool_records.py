@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
 
-from sqlalchemy import Engine, and_, or_, select
+from sqlalchemy import Connection, Engine, String, and_, bindparam, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from hfmds.domain.digest import Digest
@@ -17,23 +17,19 @@ from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.pools import PoolSpec, PoolState, PoolStatus
 from hfmds.errors import Conflict, LimitExceeded, NotAllowed, NotFound, Unavailable
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import looking, reading, transaction
 from hfmds.wire.conversions.records import (
     decode_histograms,
     decode_pool_spec,
     encode_histograms,
     encode_pool_spec,
 )
-from synthesis_store.access.consent import (
-    is_withdrawn,
-    refusal_of_withdrawn,
-    withdrawn_devices,
-)
+from synthesis_store.access.consent import is_withdrawn, withdrawn_devices
 from synthesis_store.access.store_identity import StoreIdentity
 from synthesis_store.content.orphans import Orphans
 from synthesis_store.events import StoreEventKind, StoreEvents
-from synthesis_store.pools.leakage_gate import BatchCounts, halt_reason
-from synthesis_store.pools.pool_totals import PoolTotals, counts_of, subtract_batch
+from synthesis_store.pools.leakage_gate import halt_reason
+from synthesis_store.pools.pool_totals import BatchTotals, subtract_batch
 from synthesis_store.states import POOL_TRANSITIONS, refusal_of_batches
 from synthesis_store.tables import BatchRow, PoolRow, RunReferenceRow, SnapshotRow
 
@@ -45,6 +41,30 @@ _KIND_OF_END = {
     PoolState.HALTED: StoreEventKind.POOL_HALTED,
     PoolState.ABANDONED: StoreEventKind.POOL_ABANDONED,
 }
+
+# The statements of every upload, built once: the pool that a batch is for, with the device's
+# present batch in it, and the two that record a batch.
+_device_id = bindparam("device_id", type_=String)
+_pool_id = bindparam("pool_id", type_=String)
+_TARGET = (
+    select(
+        PoolRow.spec,
+        PoolRow.state,
+        PoolRow.state_reason,
+        PoolRow.devices,
+        PoolRow.samples,
+        PoolRow.leaking_samples,
+        PoolRow.leakage,
+        BatchRow.sha256,
+        BatchRow.size_bytes,
+        is_withdrawn(_device_id, RunReferenceRow.run_id).label("is_withdrawn"),
+    )
+    .join(RunReferenceRow)
+    .outerjoin(BatchRow, (BatchRow.pool_id == _pool_id) & (BatchRow.device_id == _device_id))
+    .where(PoolRow.pool_id == _pool_id)
+)
+_SET_TOTALS = update(PoolRow).where(PoolRow.pool_id == bindparam("of_pool"))
+_ADD_BATCH = insert(BatchRow)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -58,12 +78,14 @@ class BatchKey:
 
 @dataclass(frozen=True, slots=True)
 class TargetPool:
-    """The pool that a batch is for, and whether it has the batch."""
+    """The pool that a batch is for."""
 
     spec: PoolSpec
     state: PoolState
     state_reason: str
-    has_batch: bool
+    totals: BatchTotals
+    present: Digest | None  # the batch that it has of the device
+    has_batch: bool  # whether that is the batch in question
 
 
 class PoolRecords:
@@ -165,15 +187,10 @@ class PoolRecords:
         Raises NotFound if there is no such pool, and NotAllowed if the device was withdrawn and
         the pool does not have the batch.
         """
-        with reading(self._engine) as session:
-            pool = require_pool(session, key.pool_id)
-            has_batch = _has_batch(pool, _batch_of(session, key), key.digest)
-            if not has_batch:
-                _require_consent(session, pool, key.device_id)
-            spec = _decoded_spec(pool.spec)
-            return TargetPool(spec, PoolState[pool.state], pool.state_reason, has_batch)
+        with looking(self._engine) as connection:
+            return _target(connection, key)
 
-    def record_batch(self, key: BatchKey, counts: BatchCounts) -> bool:
+    def record_batch(self, key: BatchKey, added: BatchTotals) -> bool:
         """Make stored content the device's batch, and replace its earlier batch.
 
         Returns false if the pool has the batch already. Refuses the batch if the pool is not open,
@@ -182,39 +199,47 @@ class PoolRecords:
         """
         given_up: list[Digest] = []
         with transaction(self._engine) as session:
-            pool = require_pool(session, key.pool_id)
-            spec = _decoded_spec(pool.spec)
-            earlier = _batch_of(session, key)
-            if _has_batch(pool, earlier, key.digest):
+            connection = session.connection()
+            target = _target(connection, key)
+            if target.has_batch:
                 return False
-            _require_consent(session, pool, key.device_id)
-            if pool.state != _OPEN:
-                raise refusal_of_batches(key.pool_id, PoolState[pool.state], pool.state_reason)
+            require_open(key.pool_id, target)
             self._orphans.rescue(session, [key.digest])
-            totals = PoolTotals.of(pool)
-            if earlier is not None:
-                totals = totals.minus(counts_of(earlier))
-                given_up.append(earlier.digest)
+            totals = target.totals + added
+            if target.present is not None:
+                earlier = session.get_one(BatchRow, (key.pool_id, key.device_id))
+                totals -= BatchTotals.of(earlier)
+                given_up.append(target.present)
                 session.delete(earlier)
+                self._orphans.add(session, target.present)
                 session.flush()  # the new row has the same key
-                self._orphans.add(session, given_up[0])
-            totals = totals.plus(counts)
-            _require_room(key.pool_id, totals, spec.policy)
-            totals.write_to(pool)
-            session.add(
-                BatchRow(
-                    pool_id=key.pool_id,
-                    device_id=key.device_id,
-                    sha256=key.digest.sha256,
-                    size_bytes=key.digest.size_bytes,
-                    samples=counts.samples,
-                    leaking_samples=counts.leaking_samples,
-                    leakage=encode_histograms(counts.leakage),
-                    accepted_at=self._now(),
-                )
+            _require_room(key.pool_id, totals, target.spec.policy)
+            connection.execute(
+                _SET_TOTALS,
+                {
+                    "of_pool": key.pool_id,
+                    "devices": totals.devices,
+                    "samples": totals.samples,
+                    "leaking_samples": totals.leaking_samples,
+                    "leakage": encode_histograms(totals.leakage),
+                },
             )
-            reason = halt_reason(spec.policy, totals.leakage)
+            connection.execute(
+                _ADD_BATCH,
+                {
+                    "pool_id": key.pool_id,
+                    "device_id": key.device_id,
+                    "sha256": key.digest.sha256,
+                    "size_bytes": key.digest.size_bytes,
+                    "samples": added.samples,
+                    "leaking_samples": added.leaking_samples,
+                    "leakage": encode_histograms(added.leakage),
+                    "accepted_at": self._now(),
+                },
+            )
+            reason = halt_reason(target.spec.policy, totals.leakage)
             if reason:
+                pool = require_pool(session, key.pool_id)
                 given_up += self.end(session, pool, PoolState.HALTED, reason)
         self._orphans.delete(given_up)
         if reason:
@@ -322,8 +347,12 @@ def require_pool(session: Session, pool_id: str) -> PoolRow:
     """Return the pool's row, or raise NotFound."""
     row = session.get(PoolRow, pool_id)
     if row is None:
-        raise NotFound(f"there is no pool {pool_id}; the coordinator opens it")
+        raise _unknown(pool_id)
     return row
+
+
+def _unknown(pool_id: str) -> NotFound:
+    return NotFound(f"there is no pool {pool_id}; the coordinator opens it")
 
 
 def batches_of(session: Session, pool_id: str) -> list[BatchRow]:
@@ -331,19 +360,33 @@ def batches_of(session: Session, pool_id: str) -> list[BatchRow]:
     return list(session.scalars(select(BatchRow).filter_by(pool_id=pool_id)))
 
 
-def _batch_of(session: Session, key: BatchKey) -> BatchRow | None:
-    """Return the device's present batch in the pool."""
-    return session.get(BatchRow, (key.pool_id, key.device_id))
+def require_open(pool_id: str, target: TargetPool) -> None:
+    """Refuse a batch for a pool that is not open."""
+    if target.state is not PoolState.OPEN:
+        raise refusal_of_batches(pool_id, target.state, target.state_reason)
 
 
-def _has_batch(pool: PoolRow, batch: BatchRow | None, digest: Digest) -> bool:
-    """Return whether the pool has this batch. A halted or abandoned pool has none."""
-    return batch is not None and batch.digest == digest and pool.state in (_OPEN, _SEALED)
-
-
-def _require_consent(session: Session, pool: PoolRow, device_id: str) -> None:
-    if is_withdrawn(session, device_id, pool.run_number):
-        raise refusal_of_withdrawn(device_id)
+def _target(connection: Connection, key: BatchKey) -> TargetPool:
+    names = {"pool_id": key.pool_id, "device_id": key.device_id}
+    row = connection.execute(_TARGET, names).one_or_none()
+    if row is None:
+        raise _unknown(key.pool_id)
+    present = None if row.sha256 is None else Digest(row.sha256, row.size_bytes)
+    # A halted or abandoned pool has no batch.
+    has_batch = present == key.digest and row.state in (_OPEN, _SEALED)
+    if row.is_withdrawn and not has_batch:
+        raise NotAllowed(
+            f"device {key.device_id} was withdrawn from this store; it cannot contribute"
+        )
+    leakage = decode_histograms(row.leakage)
+    return TargetPool(
+        spec=_decoded_spec(row.spec),
+        state=PoolState[row.state],
+        state_reason=row.state_reason,
+        totals=BatchTotals(row.devices, row.samples, row.leaking_samples, leakage),
+        present=present,
+        has_batch=has_batch,
+    )
 
 
 @lru_cache(maxsize=64)  # every upload needs it
@@ -361,7 +404,7 @@ def _live_run(session: Session, run_id: str) -> RunReferenceRow:
     return row
 
 
-def _require_room(pool_id: str, totals: PoolTotals, policy: PoolPolicy) -> None:
+def _require_room(pool_id: str, totals: BatchTotals, policy: PoolPolicy) -> None:
     limit = policy.max_pool_samples
     if limit and totals.samples > limit:
         raise LimitExceeded(

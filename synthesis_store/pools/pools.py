@@ -10,11 +10,11 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 
 from hfmds.domain.digest import Digest
-from hfmds.domain.pools import PoolSpec, PoolState, PoolStatus
+from hfmds.domain.pools import PoolSpec, PoolStatus
 from hfmds.domain.tasks import UploadState
 from hfmds.errors import (
     HfmdsError,
@@ -25,28 +25,19 @@ from hfmds.errors import (
     Unavailable,
 )
 from hfmds.service.monitoring.logs import log_context
-from hfmds.wire.chunks import Content, receive
+from hfmds.wire.chunks import Content, receive, upload_state
 from synthesis_store.content.orphans import Orphans
 from synthesis_store.content.stored_batches import read_stored_batch
 from synthesis_store.monitoring.metrics import StoreMetrics
-from synthesis_store.pools.batch_checks import max_batch_bytes, require_fit, require_weights
-from synthesis_store.pools.leakage_gate import count_batch
+from synthesis_store.pools.batch_checks import require_fit, require_size, require_weights
+from synthesis_store.pools.leakage_gate import totals_of
 from synthesis_store.pools.open_uploads import OpenUploads, uploader
-from synthesis_store.pools.pool_records import BatchKey, PoolRecords
+from synthesis_store.pools.pool_records import BatchKey, PoolRecords, require_open
 from synthesis_store.pools.refused_batches import RefusedBatches
-from synthesis_store.states import refusal_of_batches
 
 log = logging.getLogger(__name__)
 
 MAX_CLASSES = 65_536  # the description of a snapshot has a number for each class
-
-
-@dataclass(frozen=True, slots=True)
-class UploadLimits:
-    """Limits of uploads: their size, and how long a broken one waits to be resumed."""
-
-    max_bytes: int
-    ttl_seconds: float
 
 
 class Pools:
@@ -58,15 +49,16 @@ class Pools:
         content: Content,
         orphans: Orphans,
         metrics: StoreMetrics,
-        limits: UploadLimits,
+        upload_ttl_seconds: float,
     ) -> None:
+        """`upload_ttl_seconds` is how long a broken upload waits to be resumed."""
         self.refused_batches = RefusedBatches(records, metrics)
         self.open_uploads = OpenUploads()
         self._records = records
         self._content = content
         self._orphans = orphans
         self._metrics = metrics
-        self._limits = limits
+        self._upload_ttl_seconds = upload_ttl_seconds
 
     def open(
         self,
@@ -95,12 +87,10 @@ class Pools:
 
     def query(self, key: BatchKey) -> UploadState:
         """Return how much of a batch the store has."""
-        if self._records.target(key).has_batch:
-            return UploadState(key.digest.size_bytes, complete=True)
-        if self._content.blobs.contains(key.digest):  # from another device or pool
-            return UploadState(key.digest.size_bytes, complete=False)
-        offset = self._content.staging.offset(uploader(key), key.digest)
-        return UploadState(offset, complete=False)
+        has_batch = self._records.target(key).has_batch
+        # The content may also be of another device or pool. Then the pool lacks the batch.
+        state = upload_state(self._content, uploader(key), key.digest)
+        return replace(state, complete=has_batch)
 
     async def put(
         self,
@@ -117,57 +107,39 @@ class Pools:
         """
         with log_context(pool=key.pool_id, device=key.device_id):
             try:
-                return await self._put(key, offset, chunks, weights)
+                target = await asyncio.to_thread(self._records.target, key)
+                if target.has_batch:
+                    return True
+                require_open(key.pool_id, target)
+                require_weights(weights, target.spec, f"batch {key.digest}")
+                require_size(key.digest, target.spec)
+                for abandoned in self.open_uploads.begin(key):
+                    await asyncio.to_thread(self._discard, abandoned)
+                await receive(self._content, uploader(key), key.digest, offset, chunks)
+                return not await asyncio.to_thread(self._accept, key, target.spec)
             except HfmdsError as error:
-                if not isinstance(error, Unavailable):
-                    await asyncio.to_thread(self.refused_batches.add, key.pool_id, error)
-                if isinstance(error, InvalidInput | LimitExceeded | NotAllowed | TooLate):
-                    await asyncio.to_thread(self._discard, key)
+                await asyncio.to_thread(self._refuse, key, error)
                 raise
-
-    async def _put(
-        self,
-        key: BatchKey,
-        offset: int,
-        chunks: AsyncIterator[bytes],
-        weights: Digest | None,
-    ) -> bool:
-        target = await asyncio.to_thread(self._records.target, key)
-        if target.has_batch:
-            return True
-        if target.state is not PoolState.OPEN:
-            raise refusal_of_batches(key.pool_id, target.state, target.state_reason)
-        require_weights(weights, target.spec, f"batch {key.digest}")
-        self._require_size(key, target.spec)
-        await asyncio.to_thread(self._begin, key)
-        await receive(self._content, uploader(key), key.digest, offset, chunks)
-        return not await asyncio.to_thread(self._accept, key, target.spec)
-
-    def _require_size(self, key: BatchKey, spec: PoolSpec) -> None:
-        limit = min(self._limits.max_bytes, max_batch_bytes(spec))
-        if key.digest.size_bytes > limit:
-            raise LimitExceeded(
-                f"batch {key.digest}: {key.digest.size_bytes} bytes are announced, "
-                f"but pool {key.pool_id} accepts {limit} of a device"
-            )
-
-    def _begin(self, key: BatchKey) -> None:
-        for abandoned in self.open_uploads.begin(key):
-            self._discard(abandoned)
 
     def _accept(self, key: BatchKey, spec: PoolSpec) -> bool:
         """Check the stored content and make it the device's batch. Returns whether it is new."""
         batch = read_stored_batch(self._content.blobs, key.digest, to_check=True)
         require_fit(batch, spec, f"batch {key.digest}")
-        counts = count_batch(batch, spec.policy)
-        is_new = self._records.record_batch(key, counts)
+        totals = totals_of(batch, spec.policy)
+        is_new = self._records.record_batch(key, totals)
         self.open_uploads.end(key)
         if is_new:
-            self._metrics.count_batch(len(batch), counts.leaking_samples, counts.leakage)
+            self._metrics.count_batch(len(batch), totals.leaking_samples, totals.leakage)
             with log_context(run=spec.run_id, round=spec.round_number):
                 extra = {"batch": str(key.digest), "samples": len(batch)}
                 log.info("batch accepted", extra=extra)
         return is_new
+
+    def _refuse(self, key: BatchKey, error: HfmdsError) -> None:
+        if not isinstance(error, Unavailable):
+            self.refused_batches.add(key.pool_id, error)
+        if isinstance(error, InvalidInput | LimitExceeded | NotAllowed | TooLate):
+            self._discard(key)
 
     def _discard(self, key: BatchKey) -> None:
         self.open_uploads.end(key)
@@ -181,4 +153,4 @@ class Pools:
 
     def purge_uploads(self, now: datetime) -> int:
         """Delete uploads that devices have not resumed for long. Returns their number."""
-        return self._content.staging.purge(self._limits.ttl_seconds, now.timestamp())
+        return self._content.staging.purge(self._upload_ttl_seconds, now.timestamp())

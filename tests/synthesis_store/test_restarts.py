@@ -15,8 +15,8 @@ from hfmds.errors import (
     Unavailable,
 )
 from hfmds.wire.tensors import encode_batch
-from synthesis_store.pools.leakage_gate import BatchCounts
 from synthesis_store.pools.pool_records import BatchKey
+from synthesis_store.pools.pool_totals import BatchTotals
 from synthesis_store.snapshots.snapshot_records import SealedPool
 from tests.synthesis_store.examples import (
     SPEC,
@@ -84,7 +84,7 @@ def test_content_deleted_from_under_an_upload_is_asked_for_again(store: Store) -
     key = BatchKey("pool-1", "a", digest_of(data))
     store.app.orphans.discard([store.blobs.put_bytes(data)])  # by a call that was refused
     with pytest.raises(Unavailable, match=str(key.digest)):
-        store.app.pool_records.record_batch(key, BatchCounts(3, 0, LeakageHistograms()))
+        store.app.pool_records.record_batch(key, BatchTotals(1, 3, 0, LeakageHistograms()))
     assert store.put("a", data) == key.digest
 
 

@@ -8,7 +8,7 @@ import pytest
 from hfmds.domain.histograms import LeakageHistograms, histograms_of
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pool_policy import PoolPolicy
-from synthesis_store.pools.leakage_gate import count_batch, final_halt_reason, halt_reason
+from synthesis_store.pools.leakage_gate import final_halt_reason, halt_reason, totals_of
 from synthesis_store.snapshots.merging import Merging
 from tests.synthesis_store.examples import make_batch
 
@@ -23,8 +23,8 @@ def test_dropped_samples_are_counted_but_not_in_the_histograms() -> None:
     batch = leaky("psnr_paired", 19, 21, 20)
     report = PoolPolicy(psnr_paired_max_db=20)
     counted, dropped = (
-        count_batch(batch, report),
-        count_batch(batch, replace(report, leakage_action="drop")),
+        totals_of(batch, report),
+        totals_of(batch, replace(report, leakage_action="drop")),
     )
     assert (counted.samples, counted.leaking_samples) == (3, 1)
     assert (dropped.samples, dropped.leaking_samples) == (2, 1)
