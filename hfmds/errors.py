@@ -14,8 +14,8 @@ HfmdsError
 └── Unavailable          a peer is away or not ready                   try again
 
 `hfmds.service.status` maps each class to a gRPC status code and back. Every message names the
-thing, the cause and the remedy. If it names an internal detail, like the address of a database,
-`public` has other words for the caller.
+thing, the cause and the remedy. If it names an internal detail, such as the address of a database,
+`public` is the message for the caller.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CorruptData(InvalidInput):
 
 
 class Diverged(InvalidInput):
-    """A loss, an image or a weight is no longer a finite number."""
+    """A loss, an image or a weight is not a finite number."""
 
 
 class NotFound(HfmdsError):

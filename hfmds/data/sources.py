@@ -71,7 +71,7 @@ def load_images(source: str, class_names: Sequence[str] = ()) -> LabelledImages:
 
 
 def is_whole_digits(source: str) -> bool:
-    """Whether a source is the digits without a named part, so that it has both parts."""
+    """Whether a source is all digits: those for training and those for tests."""
     digits = _DIGITS.fullmatch(source)
     return digits is not None and digits["part"] is None and digits["device"] is None
 

@@ -13,7 +13,7 @@ from hfmds.domain.devices import Eligibility
 from hfmds.domain.validation import STRICT, Count, SettingsTable
 
 OVER_SELECTION = 1.3
-"""As at scale (Bonawitz et al. 2019): about a quarter of the asked devices do not deliver."""
+"""At scale, about a quarter of the asked devices deliver nothing (Bonawitz et al. 2019)."""
 
 _MOST_SECONDS = 1e9
 
@@ -44,7 +44,7 @@ class Asynchronous(SettingsTable):
 
 @dataclass(frozen=True, config=STRICT)
 class EarlyStop(SettingsTable):
-    """When a run ends before its last round: its accuracy no longer rises."""
+    """When a run ends before its last round, because its accuracy does not rise."""
 
     table = "early_stop"
     patience_rounds: Count = Field(

@@ -139,7 +139,7 @@ def classes_table(snapshot: Snapshot) -> Table:
 
 
 def shards_table(snapshot: Snapshot, most: int | None = None) -> Table:
-    """Return one row for each shard of a snapshot, or for the first `limit` of them."""
+    """Return one row for each shard of a snapshot, or for the first `most` of them."""
     table = new_table()
     table.add_column("contributor", overflow="fold")
     table.add_column("from round", justify="right")

@@ -1,7 +1,7 @@
-"""A folder of backups of one program, named by their times, in which the newest few stay.
+"""Keeps the newest few backups of a program in a folder, each named by its time.
 
-Only complete backups count. To make room on a full disk, the oldest ones leave, but never the
-newest. If that would not be enough, all of them stay and the new backup fails.
+Only complete backups count. To make room on a full disk, the oldest are deleted, but never the
+newest. If that is not enough, all of them stay and the new backup fails.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ def back_up_in_turn(
 ) -> tuple[Path, Backup]:
     """Make a backup in the folder, and keep the newest `keep` complete ones.
 
-    Unavailable if there is no room even without the backups that may leave. Files whose names are
-    no times stay.
+    Unavailable if deleting the older backups does not make enough room. Other files stay.
     """
     make_data_folder(folder, "the folder of backups")
     target = folder / _unused_name(folder, now)
@@ -108,5 +107,5 @@ def _incomplete(folder: Path, program: str) -> list[Path]:
 
 
 def _remove(path: Path, program: str) -> None:
-    # Renamed first: if this process is killed, the rest must not be names for a backup.
+    # Renamed first, so that after a kill nobody takes the rest for a backup.
     remove_folder(path.rename(path.with_name(path.name + partial_suffix(program))))
