@@ -35,6 +35,12 @@ class Images(Protocol):
     def labelled_for(self, recipe: Recipe) -> LabelledImages:
         """Return the images with the recipe's class numbers; an error says what does not fit."""
 
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def look(self) -> None:
+        """Read the images again if they have changed. Blocks: call it in a thread."""
+
 
 class OwnImages:
     """The images of a source (see `hfmds.data.sources`), as of the last look."""

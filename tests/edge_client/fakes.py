@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
@@ -16,14 +17,17 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from edge_client.agent import Agent
-from edge_client.device.content_cache import ContentCache
+from edge_client.console import StatusLine
+from edge_client.device.conditions import Conditions
 from edge_client.device.device_folder import DeviceFolder
+from edge_client.device.memory_limit import MemoryLimit
 from edge_client.device.traffic import TrafficBudget
-from edge_client.engines.computation import NO_OBSERVER, Observer
 from edge_client.metrics import EdgeMetrics
+from edge_client.pace import Pace
 from edge_client.peers import Peers
 from edge_client.retry import Retry
-from edge_client.tasks.task_runner import TaskRunner
+from edge_client.settings import EdgeSettings
+from edge_client.wiring import Machine, build
 from hfmds.algorithm.local_work import (
     LocalWork,
     Memory,
@@ -32,7 +36,6 @@ from hfmds.algorithm.local_work import (
     SynthesisHealth,
     TrainedModel,
 )
-from hfmds.data.named_images import NamedImages
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import Evaluation, LabelledImages, LeakageSummary, SyntheticBatch
@@ -55,11 +58,11 @@ from hfmds.domain.tasks import (
     UploadState,
 )
 from hfmds.errors import LimitExceeded, NotFound, Unavailable
-from hfmds.service.client.channel import Backoff
 from hfmds.service.client.peer import Peer
 from hfmds.storage.blobs import Blobs
 from hfmds.wire.chunks import Content, Sender, fetch_all
 from hfmds.wire.tensors import encode_batch, encode_weights
+from tests.support.still_images import StillImages
 
 Outcome = Assignment | UnreadableTask | RetryLater | Finished
 
@@ -328,6 +331,24 @@ class FakeEngine:
             self.running = False
 
 
+class ScriptedConditions(Conditions):
+    """Conditions whose refusal a test decides."""
+
+    def __init__(self, refusal: Callable[[], str | None]) -> None:
+        super().__init__((), {})
+        self.refusal = refusal  # type: ignore[method-assign]
+
+    def holds(self, name: str) -> bool | None:
+        return None
+
+
+class AskingBudget(TrafficBudget):
+    """A budget that refuses tasks, but lets the device ask for others."""
+
+    def refusal(self) -> str | None:
+        return None
+
+
 @dataclass
 class Device:
     """A device on a folder. A second one on the same folder is the device after a restart."""
@@ -336,18 +357,17 @@ class Device:
     coordinator: FakeCoordinator = field(default_factory=FakeCoordinator)
     store: FakeStore = field(default_factory=FakeStore)
     engine: FakeEngine = field(default_factory=FakeEngine)
-    local: NamedImages = field(default_factory=lambda: NamedImages("test data", images(0, 1, 2)))
-    held_out: NamedImages | None = None
+    local: StillImages = field(default_factory=lambda: StillImages("test data", images(0, 1, 2)))
+    held_out: StillImages | None = None
     cache_max_bytes: int = 10_000_000
     pool_max_bytes: int = 0
     tells_cost: bool = True
     run_id: str = ""
     free_memory_bytes: Callable[[], int] = lambda: 0
     once: bool = False
-    refusal: Callable[[bool], str | None] = lambda working: None
+    refusal: Callable[[], str | None] = lambda: None  # of the owner's conditions
     look_every_seconds: float = 60.0  # longer than any test
     traffic_bytes_per_day: int | None = None
-    observer: Observer = NO_OBSERVER
     sleep: Callable[[float], Awaitable[None]] | None = None
     tell_stage_after_seconds: float = 60.0  # longer than any test
 
@@ -364,53 +384,38 @@ class Device:
             state.close()
 
     def _agent(self, state: DeviceFolder) -> Agent:
-        self.registry = CollectorRegistry()
-        metrics = EdgeMetrics(self.registry)
-        sleep = self.sleep or self._sleep
-        backoff = Backoff()
-        self.peers = Peers(
-            self.coordinator,
-            Retry(COORDINATOR, backoff, rng=random.Random(1), sleep=sleep),
-            self.store,
-            Retry(STORE, backoff, rng=random.Random(2), sleep=sleep),
-        )
-        self.budget = TrafficBudget(self.folder / "traffic.json", self.traffic_bytes_per_day)
-        cache = ContentCache(
-            self.folder / "cache",
-            self.cache_max_bytes,
-            received=self.budget.counted_with(metrics.received_bytes.inc),
-            sent=self.budget.counted_with(metrics.sent_bytes.inc),
-        )
-        runner = TaskRunner(
-            self.peers,
-            self.engine,
-            self.local,
-            state,
-            cache,
-            metrics,
-            self.held_out,
-            budget=self.budget,
-            observer=self.observer,
-            wait_for_room_seconds=0.001,
-            pool_max_bytes=self.pool_max_bytes,
-            tells_cost=self.tells_cost,
-        )
-        return Agent(
-            self._profile,
-            self.peers,
-            runner,
-            metrics,
-            run_id=self.run_id,
+        settings = EdgeSettings(
+            data="not read",
+            state_dir=self.folder,
+            run=self.run_id,
             once=self.once,
-            refusal=self.refusal,
+            pool_max_bytes=self.pool_max_bytes,
+            report_cost=self.tells_cost,
+        ).model_copy(update={"cache_max_bytes": self.cache_max_bytes})  # smaller than allowed
+        pace = Pace(
             look_every_seconds=self.look_every_seconds,
             tell_stage_after_seconds=self.tell_stage_after_seconds,
-            sleep=sleep,
+            wait_for_room_seconds=0.001,
+            sleep=self.sleep or self._sleep,
         )
-
-    def _profile(self) -> DeviceProfile:
-        free = self.free_memory_bytes()
-        return DeviceProfile(len(self.local), "1.0", self.engine.name, free_memory_bytes=free)
+        self.peers = Peers(
+            self.coordinator,
+            Retry(COORDINATOR, pace.backoff, rng=random.Random(1), sleep=pace.sleep),
+            self.store,
+            Retry(STORE, pace.backoff, rng=random.Random(2), sleep=pace.sleep),
+        )
+        self.budget = AskingBudget(self.folder / "traffic.json", self.traffic_bytes_per_day)
+        machine = Machine(
+            self.engine,
+            self.local,
+            self.held_out or self.local,
+            MemoryLimit(None, free_bytes=lambda: self.free_memory_bytes()),
+            ScriptedConditions(lambda: self.refusal()),
+            self.budget,
+            StatusLine(sys.stderr, wanted=False),
+        )
+        self.registry = CollectorRegistry()
+        return build(settings, state, machine, self.peers, EdgeMetrics(self.registry), pace)
 
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from edge_client.device.traffic import TrafficBudget
-from hfmds.data.named_images import NamedImages
 from hfmds.domain.learning import Evaluation, Traffic
 from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.tasks import Assignment, Finished, RetryLater
@@ -45,6 +44,7 @@ from tests.edge_client.fakes import (
     images,
     unavailable,
 )
+from tests.support.still_images import StillImages
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ async def test_only_an_engine_that_needs_the_plan_gets_it(device: Device, needs_
 
 
 async def test_held_out_images_are_only_evaluated_on(tmp_path: Path) -> None:
-    device = Device(tmp_path, held_out=NamedImages("held out", images(2, 2)))
+    device = Device(tmp_path, held_out=StillImages("held out", images(2, 2)))
     await device.work(device.train_task(), device.synthesise_task(), device.evaluate_task())
     shards = [work.shard.labels.tolist() for work in device.engine.works]
     assert shards == [[0, 1, 2], [0, 1, 2], [2, 2]]
@@ -534,7 +534,7 @@ async def test_images_that_do_not_fit_the_model_are_reported(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     wide = dataclasses.replace(images(0, 1), pixels=np.zeros((2, 1, 2, 5), np.uint8))
-    device.local = NamedImages("its data", wide, source="/home/ada/wide")
+    device.local = StillImages("its data", wide, source="/home/ada/wide")
     await device.work(device.train_task(), device.synthesise_task())
     assert "its data" in device.coordinator.failures["t1"]
     assert "[1, 2, 5]" in device.coordinator.failures["s1"]
@@ -546,7 +546,7 @@ async def test_images_that_do_not_fit_the_model_are_reported(
 async def test_an_unknown_class_is_reported_without_its_name(
     device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
-    device.local = NamedImages(
+    device.local = StillImages(
         "its data", images(0, 1), ("cat", "yak"), named_by_owner=True, source="/home/ada/pets"
     )
     task = device.train_task()
@@ -594,10 +594,8 @@ async def test_a_task_of_a_later_version_is_given_up_and_the_device_continues(
     message.assignment.recipe.ParseFromString(recipe)
     received = outcome_from(type(message).FromString(message.SerializeToString()))
     await device.work(received, device.train_task("t2", 2))
-    assert device.coordinator.failures == {
-        "later": "edge client 1.0 cannot read its task (Recipe.method is missing, or of a kind "
-        "this version does not know); upgrade the device"
-    }
+    assert device.coordinator.failures.keys() == {"later"}
+    assert "Recipe.method" in device.coordinator.failures["later"]
     assert list(device.coordinator.updates) == ["t2"]
     assert device.slept[0] == 0.5  # the backoff protects the coordinator
     assert device.metric("tasks_total", kind="unknown", outcome="failed") == 1
@@ -743,7 +741,7 @@ async def test_the_device_rests_until_its_conditions_hold(
 ) -> None:
     caplog.set_level(logging.INFO)
     reasons = ["the device is not charging", "the device is not charging", None, None]
-    device.refusal = lambda working: reasons.pop(0)
+    device.refusal = lambda: reasons.pop(0)
     await device.work(device.train_task())
     assert device.slept[:2] == [60.0, 60.0]
     assert "t1" in device.coordinator.updates
@@ -754,8 +752,8 @@ async def test_the_device_rests_until_its_conditions_hold(
 async def test_a_device_that_must_rest_leaves_its_task_and_takes_it_again(device: Device) -> None:
     unplugged = [True]
 
-    def refusal(working: bool) -> str | None:
-        if working and device.engine.running and unplugged:
+    def refusal() -> str | None:
+        if device.engine.running and unplugged:
             unplugged.clear()
             return "the device is not charging"
         return None
@@ -794,7 +792,7 @@ async def test_with_once_failed_tasks_are_an_error(device: Device) -> None:
 
 
 async def test_with_once_a_device_that_must_rest_stops(device: Device) -> None:
-    device.once, device.refusal = True, lambda working: "the device is not idle"
+    device.once, device.refusal = True, lambda: "the device is not idle"
     await device.work(device.train_task())
     assert device.coordinator.calls == []
 
@@ -812,7 +810,6 @@ async def test_traffic_is_counted_and_a_task_too_large_for_the_day_is_given_up(
     device = Device(tmp_path)
     size = device.coordinator.weights.size_bytes
     device.traffic_bytes_per_day = 3 * size
-    device.refusal = lambda working: None
     await device.work(device.train_task(), device.train_task("t2"))
     moved = device.coordinator.updates["t1"].traffic
     assert moved.received_bytes == size
@@ -820,7 +817,7 @@ async def test_traffic_is_counted_and_a_task_too_large_for_the_day_is_given_up(
     assert device.coordinator.causes["t2"].name == "UNSUITABLE"
     assert "HFMDS_TRAFFIC_BYTES_PER_DAY" in device.coordinator.failures["t2"]
     assert f"{moved.received_bytes + moved.sent_bytes} of {3 * size} bytes" in (
-        device.budget.refusal() or ""
+        TrafficBudget.refusal(device.budget) or ""
     )
 
 

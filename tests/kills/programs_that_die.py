@@ -15,12 +15,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import edge_client.__main__
+import edge_client.wiring
 import hfmds.algorithm.methods.method_registry  # which programs load when they need it
 import hfmds.storage.migrations  # noqa: F401
 from coordinator.__main__ import main as coordinator
 from coordinator.devices import results
 from coordinator.records.runs import RunRecords
+from edge_client.__main__ import main as edge_client_main
 from hfmds.storage import database
 from synthesis_store.__main__ import main as synthesis_store
 from synthesis_store.snapshots import missing_content
@@ -36,8 +37,8 @@ from tests.support.scripted_devices import STEPS, ScriptedEngine
 
 
 def device() -> None:
-    edge_client.__main__.open_engine = lambda *_: ScriptedEngine()  # type: ignore
-    edge_client.__main__.main()
+    edge_client.wiring.open_engine = lambda *_: ScriptedEngine()  # type: ignore
+    edge_client_main()
 
 
 PROGRAMS: dict[str, Callable[[], None]] = {

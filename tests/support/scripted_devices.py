@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -19,22 +20,25 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from prometheus_client import CollectorRegistry
 
-from edge_client.agent import Agent
-from edge_client.device.content_cache import ContentCache
+from edge_client.console import StatusLine
+from edge_client.device.conditions import Conditions, probes
 from edge_client.device.device_folder import DeviceFolder
+from edge_client.device.memory_limit import MemoryLimit
+from edge_client.device.traffic import TrafficBudget
 from edge_client.metrics import EdgeMetrics
+from edge_client.pace import Pace
 from edge_client.peers import Coordinator, Peers, Store
 from edge_client.retry import Retry
-from edge_client.tasks.task_runner import TaskRunner
+from edge_client.settings import EdgeSettings
+from edge_client.wiring import Machine, build
 from hfmds.algorithm.local_work import LocalWork, Memory, Progress, Synthesis, TrainedModel
-from hfmds.data.named_images import NamedImages
-from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.learning import Evaluation, LabelledImages, SyntheticBatch
 from hfmds.domain.recipe import ModelSpec
 from hfmds.service.client.channel import Backoff
 from hfmds.service.client.peer import Peer
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.store_client import StoreClient
+from tests.support.still_images import StillImages
 
 Script: TypeAlias = Callable[[LocalWork, Progress], None]
 """Runs before the work of a device. It raises to give the task up."""
@@ -180,7 +184,7 @@ class ScriptedDevice:
         self.device_id = device_id
         self._folder = folder / device_id
         self._addresses = coordinator, store
-        self._images = NamedImages("scripted data", images_for(model))
+        self._images = StillImages("scripted data", images_for(model))
         self._script = script
         self._interceptor = interceptor
 
@@ -217,10 +221,16 @@ class ScriptedDevice:
         await self._retry.call(self._coordinator.leave)
 
     async def _run(self, peers: Peers) -> None:
+        settings = EdgeSettings(data="not read", state_dir=self._folder, cache_max_bytes=1 << 30)
+        machine = Machine(
+            ScriptedEngine(self._script),
+            self._images,
+            self._images,
+            MemoryLimit(None),
+            Conditions((), probes()),
+            TrafficBudget(self._folder / "traffic.json", None),
+            StatusLine(sys.stderr, wanted=False),
+        )
         metrics = EdgeMetrics(CollectorRegistry())
-        cache = ContentCache(self._folder / "cache", 1 << 30)
-        engine = ScriptedEngine(self._script)
-        profile = DeviceProfile(len(self._images), "test", engine.name)
         with closing(DeviceFolder(self._folder, self.device_id)) as state:
-            runner = TaskRunner(peers, engine, self._images, state, cache, metrics)
-            await Agent(lambda: profile, peers, runner, metrics, backoff=QUICK).run()
+            await build(settings, state, machine, peers, metrics, Pace(QUICK)).run()
