@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import asynccontextmanager, closing
 
 from prometheus_client import CollectorRegistry
 
-from coordinator.api.admin_service import AdminServicer
-from coordinator.api.device_service import CoordinatorServicer
 from coordinator.identity.wiring import open_identity
 from coordinator.monitoring.live_counts import LiveCounts
 from coordinator.monitoring.metrics import Metrics
 from coordinator.replicas.notices import Notices
 from coordinator.replicas.replica import Replica
 from coordinator.settings import CoordinatorSettings
-from coordinator.web.page_server import serving_page
-from coordinator.wiring import build, open_tables
+from coordinator.web.json_api import JsonApi
+from coordinator.web.page_access import Holder, PageAccess
+from coordinator.web.page_server import WebServer
+from coordinator.wiring import App, Environment, build, open_tables
 from hfmds.plans.plan_library import PlanLibrary
 from hfmds.service.client.certificate_rotation import following_rotation
 from hfmds.service.client.peer import Peer
@@ -61,16 +62,12 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         replica = Replica(engine) if engine.dialect.name == "postgresql" else None
         notices = replica.notices if replica else Notices()
         library = PlanLibrary(settings.plans_dir, settings.plans_max_bytes)
-        app = await asyncio.to_thread(
-            build, settings, engine, notices, metrics, store, loop, library, gate
-        )
-        devices = app.check_ins, app.leases, app.downloads, app.uploads, app.results
-        CoordinatorServicer(*devices).add_to(server)
-        admin = AdminServicer(app.runs, app.operations)
-        admin.add_to(server)
-        identity = await asyncio.to_thread(
-            open_identity, settings, engine, gate, store, app.leases.leave
-        )
+        environment = Environment(store, library, gate, loop)
+        app = await asyncio.to_thread(build, settings, engine, notices, metrics, environment)
+        app.devices.add_to(server)
+        app.admin.add_to(server)
+        dismiss = app.devices.leases.leave
+        identity = await asyncio.to_thread(open_identity, settings, engine, gate, store, dismiss)
         identity.add_to(server)
         await asyncio.to_thread(app.drivers.show_ended_runs)
         if replica:
@@ -91,16 +88,8 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
             LiveCounts(app.counts, registry).refreshing(),
             identity.revocations.following(),
             server.serving(shutdown),
-            identity.serving_tokens(settings, rpc_metrics, admin, shutdown) as tokens,
-            serving_page(
-                settings.web_listen,
-                app.runs,
-                app.operations,
-                store,
-                tls=settings.tls,
-                holder=identity.tokens.admin,
-                gate=gate,
-            ) as page,
+            identity.serving_tokens(settings, rpc_metrics, app.admin, shutdown) as tokens,
+            _serving_page(settings, app, store, identity.tokens.admin, gate) as page,
         ):
             gc.freeze()  # modules and tables stay: the collector need not look at them again
             await server.set_ready(True)
@@ -126,10 +115,25 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
                     await stop.wait()
             app.close()  # devices that wait for work go at once
             app.drivers.stop()
-            app.runs.end_watches()
+            app.admin.runs.end_watches()
             stopping = asyncio.create_task(shutdown.stop())  # from now on it is not ready
             if replica:
                 await asyncio.to_thread(replica.leave)
             await stopping
         await asyncio.to_thread(app.drivers.close, shutdown.left_seconds())
     await store.close()
+
+
+@asynccontextmanager
+async def _serving_page(
+    settings: CoordinatorSettings, app: App, store: StoreClient, holder: Holder, gate: Gate
+) -> AsyncIterator[dict[str, str]]:
+    """Serve the web page inside the block, if it is set; give its address for the file."""
+    if settings.web_listen is None:
+        yield {}
+        return
+    access = PageAccess(settings.web_listen, settings.tls, holder, gate)
+    api = JsonApi(app.admin.runs, app.admin.operations, store, access)
+    server = WebServer(settings.web_listen, settings.tls, access, api)
+    async with server.serving():
+        yield {"web": server.address}

@@ -10,11 +10,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Engine
 
-from coordinator.api.operations import Operations
+from coordinator.api.admin_service import AdminServicer
+from coordinator.api.device_service import CoordinatorServicer
+from coordinator.api.operations import DrainSwitch, Operations
 from coordinator.devices.assignments import Assignments, WorkFinder
 from coordinator.devices.check_in import CheckIns
 from coordinator.devices.downloads import Downloads
@@ -35,7 +37,7 @@ from coordinator.records.drain import DrainRecords
 from coordinator.records.events import EventRecords
 from coordinator.records.runs import RunRecord
 from coordinator.replicas.notices import Notices, Topic
-from coordinator.runs.checkpoints import Checkpoints
+from coordinator.runs.checkpoints import Checkpoints, RunModels
 from coordinator.runs.content import Models, Recipes, RunContents
 from coordinator.runs.driver import RunDriver
 from coordinator.runs.drivers import Drivers
@@ -60,41 +62,36 @@ Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
+class Environment:
+    """What surrounds a coordinator. Tests give it a store in memory and a clock of their own."""
+
+    store: PoolStore
+    library: Library | None  # makes plans; None: no device gets one
+    gate: Gate
+    loop: asyncio.AbstractEventLoop  # on which the store and devices are answered
+    clock: Clock = time.time
+
+
+@dataclass(frozen=True, slots=True)
 class App:
     """The coordinator without its ports."""
 
     engine: Engine
-    records: DriverRecords
-    tasks: TaskRecords
-    drain: DrainRecords
-    funnel: FunnelRecords
-    metrics: Metrics
-    registry: Registry
     contents: RunContents
+    registry: Registry
     plans: Plans | None
-    check_ins: CheckIns
-    leases: Leases
-    downloads: Downloads
-    uploads: Uploads
-    results: Results
-    deletion: Deletion
+    devices: CoordinatorServicer
+    admin: AdminServicer
     drivers: Drivers
-    runs: Runs
-    operations: Operations
 
     def counts(self) -> Counts:
         """Read the counts that metrics show; blocks."""
-        return Counts(
-            devices=self.registry.states(),
-            runs=self.runs.counts(),
-            pending_tasks=self.funnel.stages(),
-            drained=self.drain.is_on(),
-            members=count_members(self.engine, time.time()),
-        )
+        members = count_members(self.engine, time.time())
+        return replace(self.admin.operations.counts(), members=members)
 
     def close(self) -> None:
         """Send waiting devices away and end background work of the device side."""
-        self.check_ins.close()
+        self.devices.check_ins.close()
         if self.plans:
             self.plans.close()
 
@@ -112,42 +109,43 @@ def build(
     engine: Engine,
     notices: Notices,
     metrics: Metrics,
-    store: PoolStore,
-    loop: asyncio.AbstractEventLoop,
-    library: Library | None,
-    gate: Gate,
-    clock: Clock = time.time,
+    environment: Environment,
 ) -> App:
-    """Build the coordinator on its database. Without a `library`, no device gets a plan."""
+    """Build the coordinator on its database."""
+    store, loop, clock = environment.store, environment.loop, environment.clock
     records, tasks = DriverRecords.on(engine), TaskRecords(engine)
-    drain, funnel = DrainRecords(engine, clock), FunnelRecords(engine)
+    drain = DrainRecords(engine, clock)
     blobs = open_location(
         settings.resolved_blobs_url, settings.data_dir / "cache", settings.blobs_cache_max_bytes
     )
     contents = RunContents(blobs, settings.data_dir / "uploads", settings.max_blob_bytes)
     contents.purge(settings.upload_ttl_seconds, clock())
     registry = Registry(engine, tasks, clock, settings.device_away_seconds)
-    plans = Plans(engine, blobs, library, settings.plans_max_bytes) if library else None
+    library, plans = environment.library, None
+    if library:
+        plans = Plans(engine, blobs, library, settings.plans_max_bytes)
     recipes = Recipes(records.runs)
     assignments = Assignments(recipes, plans, notices)
+
     work = WorkFinder(tasks, records.runs, drain, assignments, metrics)
     schedule = RetrySchedule(settings.check_ins_per_second, settings.retry_seconds)
-    retry_times = RetryTimes(schedule, registry, gate, clock)
+    retry_times = RetryTimes(schedule, registry, environment.gate, clock)
     check_ins = CheckIns(work, registry, retry_times, clock, settings.max_waiting_devices)
     leases = Leases(tasks, registry, metrics, notices, clock)
+    downloads = Downloads(tasks, contents, plans)
     results = Results(tasks, registry, metrics, notices, clock)
     update_check = UpdateCheck(recipes, contents, tasks, metrics, clock)
     uploads = Uploads(results, contents, update_check)
-    downloads = Downloads(tasks, contents, plans)
+    devices = CoordinatorServicer(check_ins, leases, downloads, uploads, results)
+
     held_out = HeldOut(settings.held_out, Learning(settings.threads))
 
     def new_driver(run: RunRecord, records: DriverRecords) -> RunDriver:
         models = Models(contents.of(run.run_id).blobs)
-        timing = RoundTimer(run, metrics)
-        control = RunControl(run.run_id, records.runs, drain, notices, timing, loop, clock)
+        control = RunControl(run.run_id, records.runs, notices, RoundTimer(run, metrics), clock)
         selection = Selection(run, registry, records.phases, assignments.plan_ready)
         conductor = PhaseConductor(run, control, records, selection, metrics)
-        refresh = PoolRefresh(run, control, records, store)
+        refresh = PoolRefresh(run, control, records, store, loop)
         fleet = RemoteFleet(run, conductor, refresh, models, held_out)
         checkpoints = Checkpoints(run, records, models, held_out.learning)
         return RunDriver(run, control, fleet, checkpoints, metrics)
@@ -157,26 +155,9 @@ def build(
     registry.on_arrival(drivers.wake)
     notices.listen(Topic.WORK, check_ins.wake)
     notices.listen(Topic.RUN, drivers.wake)
-    runs = Runs(records.runs, drivers, contents, held_out, notices, clock)
-    events = EventRecords(engine)
-    operations = Operations(records.runs, events, drain, funnel, registry, notices)
-    return App(
-        engine=engine,
-        records=records,
-        tasks=tasks,
-        drain=drain,
-        funnel=funnel,
-        metrics=metrics,
-        registry=registry,
-        contents=contents,
-        plans=plans,
-        check_ins=check_ins,
-        leases=leases,
-        downloads=downloads,
-        uploads=uploads,
-        results=results,
-        deletion=deletion,
-        drivers=drivers,
-        runs=runs,
-        operations=operations,
-    )
+
+    models = RunModels(records.runs, contents, held_out)
+    runs = Runs(records.runs, drivers, models, notices, clock)
+    operations = Operations(runs, EventRecords(engine), FunnelRecords(engine), registry, drain)
+    admin = AdminServicer(runs, models, operations, DrainSwitch(drain, notices))
+    return App(engine, contents, registry, plans, devices, admin, drivers)

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from coordinator.api.operations import Operations
+from coordinator.api.operations import DrainSwitch, Operations
+from coordinator.runs.checkpoints import RunModels
 from coordinator.runs.runs import Runs
 from hfmds.domain.devices import require_id
 from hfmds.service.security.access import OPERATOR, OWNER, VIEWER
@@ -43,9 +44,13 @@ ADMIN_ACCESS = {
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """Answers AdminService."""
 
-    def __init__(self, runs: Runs, operations: Operations) -> None:
-        self._runs = runs
-        self._operations = operations
+    def __init__(
+        self, runs: Runs, models: RunModels, operations: Operations, drain: DrainSwitch
+    ) -> None:
+        self.runs = runs
+        self.models = models
+        self.operations = operations
+        self.drain = drain
 
     def add_to(self, server: GrpcServer) -> None:
         register = admin_pb2_grpc.add_AdminServiceServicer_to_server
@@ -56,27 +61,27 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> pb.CreateRunResponse:
         require_part(request, "spec")
         run = await asyncio.to_thread(
-            self._runs.create, request.run_id, spec_from(request.spec), caller(context)
+            self.runs.create, request.run_id, spec_from(request.spec), caller(context)
         )
         return pb.CreateRunResponse(run=run_message(run))
 
     async def ListRuns(
         self, request: pb.ListRunsRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListRunsResponse:
-        runs = await asyncio.to_thread(self._runs.list, request.page_token, ASKED_FOR_A_PAGE)
+        runs = await asyncio.to_thread(self.runs.list, request.page_token, ASKED_FOR_A_PAGE)
         page, token = next_page(map(run_message, runs), request.page_size, lambda run: run.run_id)
         return pb.ListRunsResponse(runs=page, next_page_token=token)
 
     async def GetRun(
         self, request: pb.GetRunRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetRunResponse:
-        run = await asyncio.to_thread(self._runs.get, request.run_id)
+        run = await asyncio.to_thread(self.runs.get, request.run_id)
         return pb.GetRunResponse(run=run_message(run))
 
     async def ListRounds(
         self, request: pb.ListRoundsRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListRoundsResponse:
-        rounds = await asyncio.to_thread(self._runs.rounds, request.run_id, request.after_round)
+        rounds = await asyncio.to_thread(self.runs.rounds, request.run_id, request.after_round)
         return pb.ListRoundsResponse(
             rounds=first_page([*map(round_message, rounds)], request.page_size)
         )
@@ -84,7 +89,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.WatchRunResponse]:
-        async for run, rounds in self._runs.watch(request.run_id, request.after_round):
+        async for run, rounds in self.runs.watch(request.run_id, request.after_round):
             messages = [*map(round_message, rounds)]
             while True:
                 new_rounds = first_page(messages)
@@ -96,33 +101,33 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def PauseRun(
         self, request: pb.PauseRunRequest, context: grpc.aio.ServicerContext
     ) -> pb.PauseRunResponse:
-        run = await asyncio.to_thread(self._runs.pause, request.run_id, caller(context))
+        run = await asyncio.to_thread(self.runs.pause, request.run_id, caller(context))
         return pb.PauseRunResponse(run=run_message(run))
 
     async def ResumeRun(
         self, request: pb.ResumeRunRequest, context: grpc.aio.ServicerContext
     ) -> pb.ResumeRunResponse:
-        run = await asyncio.to_thread(self._runs.resume, request.run_id, caller(context))
+        run = await asyncio.to_thread(self.runs.resume, request.run_id, caller(context))
         return pb.ResumeRunResponse(run=run_message(run))
 
     async def CancelRun(
         self, request: pb.CancelRunRequest, context: grpc.aio.ServicerContext
     ) -> pb.CancelRunResponse:
-        run = await asyncio.to_thread(self._runs.cancel, request.run_id, caller(context))
+        run = await asyncio.to_thread(self.runs.cancel, request.run_id, caller(context))
         return pb.CancelRunResponse(run=run_message(run))
 
     async def DeleteRun(
         self, request: pb.DeleteRunRequest, context: grpc.aio.ServicerContext
     ) -> pb.DeleteRunResponse:
         run_id = require_id(request.run_id, "run_id")
-        await asyncio.to_thread(self._runs.delete, run_id, caller(context))
+        await asyncio.to_thread(self.runs.delete, run_id, caller(context))
         return pb.DeleteRunResponse()
 
     async def ListEvents(
         self, request: pb.ListEventsRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListEventsResponse:
         run_uid, events = await asyncio.to_thread(
-            self._operations.events, request.run_id, request.after_sequence
+            self.operations.events, request.run_id, request.after_sequence
         )
         entries = first_page([*map(event_message, events)], request.page_size)
         return pb.ListEventsResponse(run_uid=run_uid, events=entries)
@@ -130,25 +135,25 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def GetFunnel(
         self, request: pb.GetFunnelRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetFunnelResponse:
-        funnels = await asyncio.to_thread(self._operations.funnels, request.run_id, request.round)
+        funnels = await asyncio.to_thread(self.operations.funnels, request.run_id, request.round)
         return pb.GetFunnelResponse(funnels=map(funnel_message, funnels))
 
     async def SetDrain(
         self, request: pb.SetDrainRequest, context: grpc.aio.ServicerContext
     ) -> pb.SetDrainResponse:
-        drain = await asyncio.to_thread(self._operations.set_drain, request.on, caller(context))
+        drain = await asyncio.to_thread(self.drain.set, request.on, caller(context))
         return pb.SetDrainResponse(drain=drain_message(drain))
 
     async def GetStatus(
         self, request: pb.GetStatusRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetStatusResponse:
-        return status_message(await asyncio.to_thread(self._operations.status))
+        return status_message(await asyncio.to_thread(self.operations.status))
 
     async def ListDevices(
         self, request: pb.ListDevicesRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListDevicesResponse:
         devices = await asyncio.to_thread(
-            self._operations.devices, request.page_token, ASKED_FOR_A_PAGE
+            self.operations.devices, request.page_token, ASKED_FOR_A_PAGE
         )
         messages = map(device_message, devices)
         page, token = next_page(messages, request.page_size, lambda device: device.device_id)
@@ -157,5 +162,5 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def DownloadModel(
         self, request: pb.DownloadModelRequest, context: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.DownloadModelResponse]:
-        async for chunk in self._runs.model(request.run_id, request.round, request.offset):
+        async for chunk in self.models.download(request.run_id, request.round, request.offset):
             yield pb.DownloadModelResponse(data=chunk)

@@ -46,11 +46,11 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         uploads: Uploads,
         results: Results,
     ) -> None:
-        self._check_ins = check_ins
-        self._leases = leases
-        self._downloads = downloads
-        self._uploads = uploads
-        self._results = results
+        self.check_ins = check_ins
+        self.leases = leases
+        self.downloads = downloads
+        self.uploads = uploads
+        self.results = results
 
     def add_to(self, server: GrpcServer) -> None:
         register = coordinator_pb2_grpc.add_CoordinatorServiceServicer_to_server
@@ -62,7 +62,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         require_part(request, "profile")
         require_finite(request, "wait_seconds")
         device_id = require_id(request.device_id, "device_id")
-        outcome = await self._check_ins.check_in(
+        outcome = await self.check_ins.check_in(
             device_id,
             profile_from(request.profile),
             request.wait_seconds,
@@ -74,7 +74,7 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     async def RenewLease(
         self, request: pb.RenewLeaseRequest, context: grpc.aio.ServicerContext
     ) -> pb.RenewLeaseResponse:
-        seconds = await self._leases.renew(*_ids(request), stage_from(request.stage))
+        seconds = await self.leases.renew(*_ids(request), stage_from(request.stage))
         return pb.RenewLeaseResponse(lease_seconds=seconds)
 
     async def DownloadBlob(
@@ -82,15 +82,14 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> AsyncIterator[pb.DownloadBlobResponse]:
         require_part(request, "digest")
         digest = digest_from(request.digest)
-        downloads = self._downloads
-        async for chunk in downloads.download(*_ids(request), digest, request.offset):
+        async for chunk in self.downloads.download(*_ids(request), digest, request.offset):
             yield pb.DownloadBlobResponse(data=chunk)
 
     async def QueryUpload(
         self, request: pb.QueryUploadRequest, context: grpc.aio.ServicerContext
     ) -> pb.QueryUploadResponse:
         require_part(request, "update")
-        state = await self._uploads.query(*_ids(request), digest_from(request.update))
+        state = await self.uploads.query(*_ids(request), digest_from(request.update))
         return pb.QueryUploadResponse(offset=state.offset, complete=state.complete)
 
     async def SubmitUpdate(
@@ -101,21 +100,21 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
         header, chunks = await split_upload(requests)
         require_part(header, "report")
         report = update_report_from(header.report)
-        already = await self._uploads.submit(*_ids(header), report, header.offset, chunks)
+        already = await self.uploads.submit(*_ids(header), report, header.offset, chunks)
         return pb.SubmitUpdateResponse(already_accepted=already)
 
     async def SubmitSynthesis(
         self, request: pb.SubmitSynthesisRequest, context: grpc.aio.ServicerContext
     ) -> pb.SubmitSynthesisResponse:
         report = synthesis_report_from(request)
-        already = await self._results.submit_synthesis(*_ids(request), report)
+        already = await self.results.submit_synthesis(*_ids(request), report)
         return pb.SubmitSynthesisResponse(already_accepted=already)
 
     async def SubmitEvaluation(
         self, request: pb.SubmitEvaluationRequest, context: grpc.aio.ServicerContext
     ) -> pb.SubmitEvaluationResponse:
         report = evaluation_report_from(request)
-        already = await self._results.submit_evaluation(*_ids(request), report)
+        already = await self.results.submit_evaluation(*_ids(request), report)
         return pb.SubmitEvaluationResponse(already_accepted=already)
 
     async def ReportFailure(
@@ -123,13 +122,13 @@ class CoordinatorServicer(coordinator_pb2_grpc.CoordinatorServiceServicer):
     ) -> pb.ReportFailureResponse:
         reason = request.reason[:MAX_REASON_CHARACTERS]
         cause = failure_cause_from(request.cause)
-        await self._leases.report_failure(*_ids(request), reason, cause)
+        await self.leases.report_failure(*_ids(request), reason, cause)
         return pb.ReportFailureResponse()
 
     async def Leave(
         self, request: pb.LeaveRequest, context: grpc.aio.ServicerContext
     ) -> pb.LeaveResponse:
-        await self._leases.leave(require_id(request.device_id, "device_id"))
+        await self.leases.leave(require_id(request.device_id, "device_id"))
         return pb.LeaveResponse()
 
 

@@ -1,4 +1,4 @@
-"""What operators see and steer besides single runs: events, funnels, the drain, devices."""
+"""What operators see and steer besides single runs: events, funnels, devices, the drain."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from coordinator.devices.registry import Registry
 from coordinator.monitoring.funnel import FunnelRecords
+from coordinator.monitoring.live_counts import Counts
 from coordinator.records.drain import DrainRecords
 from coordinator.records.events import EventRecords
-from coordinator.records.runs import RunRecords
 from coordinator.replicas.notices import Notices, Topic
+from coordinator.runs.runs import Runs
 from hfmds.domain.administration.operations import Drain, Funnel, Status
 from hfmds.domain.devices import Device
 from hfmds.domain.tasks import TaskStage
@@ -20,23 +21,21 @@ _PAGE_EVENTS = 1000
 
 
 class Operations:
-    """Answers operators about the coordinator. Methods block: call them in a thread."""
+    """Shows the coordinator to operators. Methods block: call them in a thread."""
 
     def __init__(
         self,
-        runs: RunRecords,
+        runs: Runs,
         events: EventRecords,
-        drain: DrainRecords,
         funnel: FunnelRecords,
         registry: Registry,
-        notices: Notices,
+        drain: DrainRecords,
     ) -> None:
         self._runs = runs
         self._events = events
-        self._drain = drain
         self._funnel = funnel
         self._registry = registry
-        self._notices = notices
+        self._drain = drain
 
     def events(self, run: str, after: int = 0) -> tuple[str, Sequence[Event]]:
         """Return a run's unique id and the next events of its log."""
@@ -53,30 +52,44 @@ class Operations:
         """Return how far tasks came up to now."""
         return self._funnel.funnels(run_id, round_number)
 
-    def set_drain(self, on: bool, by: str) -> Drain:
-        """Start or end the drain of the coordinator."""
-        drain = self._drain.set(on, by)
-        self._notices.post(Topic.WORK)  # waiting devices go away, or get work
-        self._notices.post(Topic.RUN)  # waiting rounds go on
-        return drain
-
     def devices(self, after: str = "", most: int | None = None) -> tuple[Device, ...]:
         """Return the devices that ever checked in, by id: at most so many, after an id."""
         return tuple(self._registry.list(after, most))
 
     def status(self) -> Status:
-        """Return the coordinator's status."""
-        tasks = self._funnel.stages()
+        """Return the coordinator's status; its tasks are those that devices hold."""
+        counts = self.counts()
+        held = {s: n for s, n in counts.pending_tasks.items() if s is not TaskStage.ASSIGNED}
         return Status(
             drain=self._drain.get(),
-            runs=_named(self._runs.states()),
-            devices=_named(self._registry.states()),
-            tasks={
-                stage.name.lower(): count
-                for stage, count in tasks.items()
-                if stage is not TaskStage.ASSIGNED and count
-            },
+            runs=_named(counts.runs.by_state),
+            devices=_named(counts.devices),
+            tasks=_named(held),
         )
+
+    def counts(self) -> Counts:
+        """Count the devices, the runs and the pending tasks."""
+        return Counts(
+            devices=self._registry.states(),
+            runs=self._runs.counts(),
+            pending_tasks=self._funnel.stages(),
+            drained=self._drain.is_on(),
+        )
+
+
+class DrainSwitch:
+    """Starts and ends the drain of the coordinator."""
+
+    def __init__(self, drain: DrainRecords, notices: Notices) -> None:
+        self._drain = drain
+        self._notices = notices
+
+    def set(self, on: bool, by: str) -> Drain:
+        """Record it durably, and wake everything that it concerns; blocks."""
+        drain = self._drain.set(on, by)
+        self._notices.post(Topic.WORK)  # waiting devices go away, or get work
+        self._notices.post(Topic.RUN)  # waiting rounds go on
+        return drain
 
 
 def _named(counts: Mapping[Any, int]) -> dict[str, int]:

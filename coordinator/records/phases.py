@@ -22,6 +22,7 @@ from sqlalchemy import (
 )
 
 from coordinator.records.acceptance import close_phase, count_waiting_results
+from coordinator.records.drain import is_drained
 from coordinator.records.events import append_event
 from coordinator.records.rounds import enter, require_not_ended, round_state
 from coordinator.records.states import PENDING, RoundState, TaskState
@@ -186,6 +187,11 @@ class PhaseRecords:
                 stale = end_tasks(connection, LateReason.STALE, now, *too_old)
                 count_waiting_results(connection, key, plan.goal, now)
             return replace(_require_phase(connection, key), stale=stale)
+
+    def are_drained(self) -> bool:
+        """Return whether an operator wants that no new phase opens."""
+        with looking(self._engine) as connection:
+            return is_drained(connection)
 
     def find(self, key: PhaseKey) -> PhaseRecord | None:
         """Return a phase; None if it was never opened."""

@@ -69,22 +69,26 @@ class LeaseRecords:
     """The lease in the database."""
 
     def __init__(
-        self, engine: Engine, holder: str, lease_seconds: float, clock: Callable[[], float]
+        self,
+        engine: Engine,
+        holder: str,
+        lease_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
-        self._holder = holder
-        self._lease_seconds = lease_seconds
+        self.engine = engine
+        self.holder = holder
+        self.seconds = lease_seconds
         self._clock = clock
         self._renewing: Connection | None = None  # kept open, so that a renewal never waits for one
 
     def take(self) -> Attempt:
         """Begin a new term, if the lease is free or this coordinator had it."""
         since = self._clock()
-        with reading(self._engine) as session:  # a standby must not take a writer's turn
+        with reading(self.engine) as session:  # a standby must not take a writer's turn
             seconds = self._others_seconds(session)
         if seconds > 0:
             return Attempt(0, seconds, since)
-        with transaction(self._engine) as session:
+        with transaction(self.engine) as session:
             since = self._clock()  # the turn may have come late
             seconds = self._others_seconds(session)
             if seconds > 0:
@@ -95,17 +99,17 @@ class LeaseRecords:
             session.merge(
                 LeadershipRow(
                     name=_NAME,
-                    holder=self._holder,
+                    holder=self.holder,
                     epoch=epoch,
-                    expires_at=now + self._lease_seconds,
+                    expires_at=now + self.seconds,
                 )
             )
-            return Attempt(epoch, self._lease_seconds, since)
+            return Attempt(epoch, self.seconds, since)
 
     def _others_seconds(self, session: Session) -> float:
         """Return for how long another coordinator has the lease."""
         row = session.get(LeadershipRow, _NAME)
-        if row is None or row.holder == self._holder:
+        if row is None or row.holder == self.holder:
             return 0.0
         return row.expires_at - (session.scalar(select(_NOW)) or 0.0)
 
@@ -114,16 +118,16 @@ class LeaseRecords:
 
         This is one statement that waits for no turn, so a busy database does not cost the lease.
         """
-        with passing_errors_are_unavailable(self._engine):
+        with passing_errors_are_unavailable(self.engine):
             if self._renewing is None:
-                connection = self._engine.connect()
+                connection = self.engine.connect()
                 self._renewing = connection.execution_options(isolation_level="AUTOCOMMIT")
                 self._renewing.detach()
             try:
                 renewed = self._renewing.execute(
                     update(LeadershipRow)
                     .where(LeadershipRow.name == _NAME, LeadershipRow.epoch == epoch)
-                    .values(expires_at=_NOW + self._lease_seconds)
+                    .values(expires_at=_NOW + self.seconds)
                 )
             except DBAPIError:
                 connection, self._renewing = self._renewing, None
@@ -134,7 +138,7 @@ class LeaseRecords:
     def release(self, epoch: int) -> None:
         """End the lease of this term now."""
         mine = (LeadershipRow.name == _NAME, LeadershipRow.epoch == epoch)
-        with transaction(self._engine) as session:
+        with transaction(self.engine) as session:
             session.execute(update(LeadershipRow).where(*mine).values(expires_at=0.0))
 
 
@@ -153,18 +157,13 @@ class Leadership:
 
     def __init__(
         self,
-        engine: Engine,
-        replica: str,
-        lease_seconds: float,
+        lease: LeaseRecords,
         leader: Leader,
         notices: Notices,
         metrics: Metrics,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
-        self._replica = replica
-        self._lease = LeaseRecords(engine, replica, lease_seconds, clock)
-        self._lease_seconds = lease_seconds
+        self._lease = lease
         self._leader = leader
         self._notices = notices
         self._metrics = metrics
@@ -209,7 +208,7 @@ class Leadership:
                 )
                 if self._closing:
                     return
-                self._next_try_at = self._clock() + self._lease_seconds / _RENEWALS_PER_LEASE
+                self._next_try_at = self._clock() + self._lease.seconds / _RENEWALS_PER_LEASE
             try:
                 self._renew_or_take()
                 warned = False
@@ -242,8 +241,8 @@ class Leadership:
                 with self._changed:
                     self._next_try_at = min(self._next_try_at, tried_at + attempt.seconds)
                 return
-            term = Term(self._engine, attempt.epoch)
-            fields = {"replica": self._replica, "epoch": term.epoch}
+            term = Term(self._lease.engine, attempt.epoch)
+            fields = {"replica": self._lease.holder, "epoch": term.epoch}
             log.info("this coordinator leads", extra=fields)
             self._metrics.set_leading(True)
         elif not self._lease.renew(term.epoch):
@@ -254,7 +253,7 @@ class Leadership:
                 return
             self._term = term
             # Early, because stopping takes time.
-            self._good_until = tried_at + 0.9 * self._lease_seconds
+            self._good_until = tried_at + 0.9 * self._lease.seconds
             self._changed.notify_all()
         self._leader.lead(term)
 
@@ -265,9 +264,8 @@ class Leadership:
             term.over = True
             self._term = None
             self._changed.notify_all()
-        log.warning(
-            "this coordinator no longer leads: %s", reason, extra={"replica": self._replica}
-        )
+        fields = {"replica": self._lease.holder}
+        log.warning("this coordinator no longer leads: %s", reason, extra=fields)
         self._metrics.set_leading(False)
         self._leader.follow()
 

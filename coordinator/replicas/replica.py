@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 
 from coordinator.devices.registry import Registry
 from coordinator.monitoring.metrics import Metrics
-from coordinator.replicas.leadership import Leader, Leadership
+from coordinator.replicas.leadership import Leader, Leadership, LeaseRecords
 from coordinator.replicas.notices import SharedNotices
 from coordinator.replicas.presence import Presence
 from coordinator.replicas.shared_content import require_shared_content
@@ -38,9 +38,8 @@ class Replica:
         """Join the others. From now on this coordinator may become the leader at any time."""
         require_shared_content(self._engine, marks)
         self._presence = Presence(self._engine, self._name, registry, self.notices)
-        self._leadership = Leadership(
-            self._engine, self._name, lease_seconds, leader, self.notices, metrics
-        )
+        lease = LeaseRecords(self._engine, self._name, lease_seconds)
+        self._leadership = Leadership(lease, leader, self.notices, metrics)
         self.notices.start()
         self._presence.start()
         self._leadership.start()

@@ -1,4 +1,4 @@
-"""Where a run begins and resumes, and the record of each round that it completes.
+"""Where a run begins and resumes, and the models that its completed rounds record.
 
 A run that starts from another run's model copies it into its own content. So the other run may go
 on, drop the model or be deleted.
@@ -6,17 +6,23 @@ on, drop the model or be deleted.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
 from coordinator.records.runs import RunPosition, RunRecord, RunRecords
 from coordinator.records.tasks import PhaseKey
 from coordinator.runs.content import Models, RunContents
-from coordinator.runs.evaluation import Learning
+from coordinator.runs.evaluation import HeldOut, Learning
 from coordinator.runs.retention import sweep
 from coordinator.runs.run_control import DriverRecords
 from hfmds.algorithm.models.weight_groups import classifier_of
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import Checkpoint, RoundResult, Weights
+from hfmds.domain.recipe import Recipe
 from hfmds.domain.runs import Round, RunSpec
 from hfmds.errors import InvalidInput, NotFound
+from hfmds.service.limits.open_files import OWN_FILES, open_files_allowed
+from hfmds.wire.chunks import outgoing
 from hfmds.wire.tensors import StoredWeights, encode_weights
 
 
@@ -92,26 +98,69 @@ class Checkpoints:
         return Checkpoint(0, self._models.open(self._run.start, "the first model"))
 
 
-def copy_first_model(
-    runs: RunRecords, contents: RunContents, learning: Learning, run_id: str, spec: RunSpec
-) -> Digest | None:
-    """Copy the model that a new run starts from, durably; None if it starts from fresh weights.
+class RunModels:
+    """Makes the first models of runs, and hands out recorded ones."""
 
-    A run that exists has its copy, and the other run may be gone. So this copies nothing for it.
-    """
-    start = spec.start_from
-    if start is None or runs.exists(run_id):
-        return None
-    origin, model = runs.get(start.run_id).spec.recipe.model, spec.recipe.model
-    if origin != model:
+    def __init__(self, runs: RunRecords, contents: RunContents, held_out: HeldOut) -> None:
+        self._runs = runs
+        self._contents = contents
+        self._held_out = held_out
+
+    def require_usable(self, spec: RunSpec) -> None:
+        """Refuse a run whose models this coordinator could not store, average or evaluate."""
+        self._require_size(spec.recipe)
+        _require_open_files(spec.recipe.cohort_size)
+        self._held_out.check(spec)
+
+    def copy_first(self, run_id: str, spec: RunSpec) -> Digest | None:
+        """Copy the model that a new run starts from, durably; None: it gets fresh weights.
+
+        A run that exists has its copy, and the other run may be gone. So this copies nothing then.
+        """
+        start = spec.start_from
+        if start is None or self._runs.exists(run_id):
+            return None
+        origin, model = self._runs.get(start.run_id).spec.recipe.model, spec.recipe.model
+        if origin != model:
+            raise InvalidInput(
+                f"{start} is of {origin}, but the recipe's model is {model}; "
+                "give the recipe the same model, or start from another"
+            )
+        digest = self._runs.model(start.run_id, start.round_number)
+        path = self._contents.of(start.run_id).blobs.local_path(digest)
+        stored = StoredWeights(path, str(start))
+        fresh = self._held_out.learning.first_checkpoint(spec.recipe).weights
+        weights = _merged(fresh, stored, str(start))
+        return self._contents.of(run_id).blobs.put_bytes(encode_weights(weights))
+
+    async def download(
+        self, run_id: str, round_number: int, offset: int = 0
+    ) -> AsyncIterator[bytes]:
+        """Yield the model after a round, in chunks."""
+        model = await asyncio.to_thread(self._runs.model, run_id, round_number)
+        content = await asyncio.to_thread(self._contents.of, run_id)
+        async for chunk in outgoing(content.blobs, model, offset):
+            yield chunk
+
+    def _require_size(self, recipe: Recipe) -> None:
+        size_bytes = self._held_out.learning.weights_bytes(recipe)
+        largest = self._contents.max_blob_bytes
+        if size_bytes > largest:
+            raise InvalidInput(
+                f"the model, with what {recipe.method.name} learns besides it, would have "
+                f"{size_bytes} bytes; HFMDS_MAX_BLOB_BYTES allows {largest}"
+            )
+
+
+def _require_open_files(cohort_size: int) -> None:
+    """Refuse a cohort whose updates could not all be open at once, as averaging needs."""
+    allowed = open_files_allowed() - OWN_FILES
+    if cohort_size > allowed:
         raise InvalidInput(
-            f"{start} is of {origin}, but the recipe's model is {model}; "
-            "give the recipe the same model, or start from another"
+            f"recipe.cohort_size is {cohort_size}, but this coordinator may have only {allowed} "
+            "updates open at once; let it have more files (ulimit -Hn, LimitNOFILE=), or ask for "
+            "fewer devices"
         )
-    digest = runs.model(start.run_id, start.round_number)
-    stored = StoredWeights(contents.of(start.run_id).blobs.local_path(digest), str(start))
-    weights = _merged(learning.first_checkpoint(spec.recipe).weights, stored, str(start))
-    return contents.of(run_id).blobs.put_bytes(encode_weights(weights))
 
 
 def _merged(fresh: Weights, stored: StoredWeights, name_of_stored: str) -> Weights:

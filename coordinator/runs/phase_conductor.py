@@ -120,13 +120,21 @@ class PhaseConductor:
         self._rounds.begin(self._run_id, t, self._clock())
         while True:
             self._control.wait_until_running()
-            self._control.wait_while_drained(t)
+            self._wait_while_drained(t)
             wakes = self._control.wakeup.wakes
             view = self._selection.view()
             lack = self._what_lacks(view, plan)
             if lack is None:
                 return view
             self._control.show(lack)
+            self._control.wakeup.wait(wakes, LOOK_AGAIN_SECONDS)
+
+    def _wait_while_drained(self, round_number: int) -> None:
+        """Wait while an operator keeps the coordinator drained."""
+        while self._phases.are_drained():
+            wakes = self._control.wakeup.wakes
+            self._control.wait_until_running()
+            self._control.show(Progress(round_number, Phase.DRAINED, 0, 0))
             self._control.wakeup.wait(wakes, LOOK_AGAIN_SECONDS)
 
     def _what_lacks(self, view: FleetView, plan: PhasePlan) -> Progress | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
 from coordinator.records.runs import RunRecord
-from coordinator.runs.run_control import DriverRecords, RunControl
+from coordinator.runs.run_control import DriverRecords, RunControl, RunStopped
 from hfmds.domain.digest import Digest
 from hfmds.domain.pools import Contribution, PoolSpec, Snapshot
 from hfmds.domain.runs import Phase, Progress
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 _STORE_RETRY_SECONDS = 1.0
+_LOOK_SECONDS = 0.5  # how soon a call ends after the driver was told to stop
 
 
 class PoolStore(Protocol):
@@ -44,12 +46,19 @@ class PoolRefresh:
     """Calls the store until it answers. A refusal pauses the run."""
 
     def __init__(
-        self, run: RunRecord, control: RunControl, records: DriverRecords, store: PoolStore
+        self,
+        run: RunRecord,
+        control: RunControl,
+        records: DriverRecords,
+        store: PoolStore,
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
+        """`loop` is the event loop on which the store is called."""
         self._run = run
         self._control = control
         self._records = records
         self._store = store
+        self._loop = loop
 
     def pool_id(self, round_number: int) -> str:
         """Return the name of the pool of a refresh."""
@@ -81,7 +90,7 @@ class PoolRefresh:
             self._control.wait_until_running()
             wakes = self._control.wakeup.wakes
             try:
-                return self._control.call(call())
+                return self._wait_for(call())
             except Unavailable as error:
                 if not warned:
                     log.warning("the run waits for the synthesis store: %s", error)
@@ -90,6 +99,16 @@ class PoolRefresh:
                 self._control.wakeup.wait(wakes, _STORE_RETRY_SECONDS)
             except HfmdsError as error:
                 self._control.pause(f"round {round_number}: the synthesis store refuses: {error}")
+
+    def _wait_for(self, call: Coroutine[Any, Any, Result]) -> Result:
+        answer = asyncio.run_coroutine_threadsafe(call, self._loop)
+        while True:
+            try:
+                return answer.result(_LOOK_SECONDS)
+            except TimeoutError:
+                if self._control.stopping:
+                    answer.cancel()
+                    raise RunStopped from None
 
     def _spec(self, round_number: int, weights: Digest) -> PoolSpec:
         recipe = self._run.spec.recipe

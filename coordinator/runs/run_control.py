@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
 from sqlalchemy import Engine
 
 from coordinator.devices.wakeup import Wakeup
 from coordinator.monitoring.round_timing import RoundTimer
-from coordinator.records.drain import DrainRecords
 from coordinator.records.phases import PhaseRecords
 from coordinator.records.retention import RetentionRecords
 from coordinator.records.rounds import RoundRecords
@@ -24,11 +20,8 @@ from hfmds.errors import WrongState
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
-
 LOOK_AGAIN_SECONDS = 1.0  # leases, deadlines and devices run out without a wake-up
 _PAUSED_LOOK_SECONDS = 60.0
-_LOOP_LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +57,10 @@ class RunControl:
         self,
         run_id: str,
         runs: RunRecords,
-        drain: DrainRecords,
         notices: Notices,
         timing: RoundTimer,
-        loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
     ) -> None:
-        """`loop` is the event loop on which asynchronous calls run."""
         self.run_id = run_id
         self.wakeup = Wakeup()  # wakes when the driver should look again
         self.progress: Progress | None = None
@@ -78,9 +68,7 @@ class RunControl:
         self.now = clock
         self.stopping = False
         self._runs = runs
-        self._drain = drain
         self._notices = notices
-        self._loop = loop
 
     def stop(self) -> None:
         """Make the driver stop soon. Recorded work stays."""
@@ -99,14 +87,6 @@ class RunControl:
             if state is RunState.RUNNING:
                 return
             self.wakeup.wait(wakes, _PAUSED_LOOK_SECONDS)
-
-    def wait_while_drained(self, round_number: int) -> None:
-        """Block while an operator keeps the coordinator drained."""
-        while self._drain.is_on():
-            wakes = self.wakeup.wakes
-            self.wait_until_running()
-            self.show(Progress(round_number, Phase.DRAINED, 0, 0))
-            self.wakeup.wait(wakes, LOOK_AGAIN_SECONDS)
 
     def pause(self, reason: str) -> None:
         """Pause the run until an operator resumes it."""
@@ -131,17 +111,6 @@ class RunControl:
     def announce(self, devices: tuple[str, ...]) -> None:
         """Tell these devices that there may be work for them."""
         self._notices.announce(devices)
-
-    def call(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run an asynchronous call on the event loop and return its result."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        while True:
-            try:
-                return future.result(_LOOP_LOOK_SECONDS)
-            except concurrent.futures.TimeoutError:
-                if self.stopping:
-                    future.cancel()
-                    raise RunStopped from None
 
 
 def news_of(run_id: str, progress: Progress | None) -> tuple[str, ...]:

@@ -16,18 +16,13 @@ from coordinator.monitoring.live_counts import RunCounts
 from coordinator.records.events import COORDINATOR
 from coordinator.records.runs import RunRecord, RunRecords
 from coordinator.replicas.notices import Notices, Topic
-from coordinator.runs.checkpoints import copy_first_model
-from coordinator.runs.content import RunContents
+from coordinator.runs.checkpoints import RunModels
 from coordinator.runs.drivers import Drivers
-from coordinator.runs.evaluation import HeldOut
 from coordinator.runs.run_control import news_of, progress_in
 from hfmds.domain.devices import require_id
-from hfmds.domain.recipe import Recipe
 from hfmds.domain.runs import Progress, Round, Run, RunSpec
 from hfmds.errors import InvalidInput, Unavailable
-from hfmds.service.limits.open_files import OWN_FILES, open_files_allowed
 from hfmds.service.monitoring.logs import log_context
-from hfmds.wire.chunks import outgoing
 from hfmds.wire.conversions.admin_calls import new_run_id
 
 log = logging.getLogger(__name__)
@@ -45,15 +40,13 @@ class Runs:
         self,
         records: RunRecords,
         drivers: Drivers,
-        contents: RunContents,
-        held_out: HeldOut,
+        models: RunModels,
         notices: Notices,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._records = records
         self._drivers = drivers
-        self._contents = contents
-        self._held_out = held_out
+        self._models = models
         self._notices = notices
         self._clock = clock
         self._progress: dict[str, Progress] = {}  # of runs that another coordinator drives
@@ -71,12 +64,8 @@ class Runs:
         run_id = require_id(run_id, "run_id") if run_id else new_run_id(spec)
         if len(run_id) > _MAX_RUN_ID:
             raise InvalidInput(f"run_id is {len(run_id)} characters long; at most {_MAX_RUN_ID}")
-        self._require_size(spec.recipe)
-        _require_open_files(spec.recipe.cohort_size)
-        self._held_out.check(spec)
-        start = copy_first_model(
-            self._records, self._contents, self._held_out.learning, run_id, spec
-        )
+        self._models.require_usable(spec)
+        start = self._models.copy_first(run_id, spec)
         record, is_new = self._records.create(run_id, spec, self._clock(), by, start)
         if is_new:
             with log_context(run=run_id):
@@ -144,22 +133,6 @@ class Runs:
                 )
             time.sleep(_LOOK_SECONDS)
 
-    async def model(self, run_id: str, round_number: int, offset: int = 0) -> AsyncIterator[bytes]:
-        """Yield the model after a round, in chunks."""
-        model = await asyncio.to_thread(self._records.model, run_id, round_number)
-        content = await asyncio.to_thread(self._contents.of, run_id)
-        async for chunk in outgoing(content.blobs, model, offset):
-            yield chunk
-
-    def _require_size(self, recipe: Recipe) -> None:
-        size_bytes = self._held_out.learning.weights_bytes(recipe)
-        largest = self._contents.max_blob_bytes
-        if size_bytes > largest:
-            raise InvalidInput(
-                f"the model, with what {recipe.method.name} learns besides it, would have "
-                f"{size_bytes} bytes; HFMDS_MAX_BLOB_BYTES allows {largest}"
-            )
-
     def _changed(self, record: RunRecord) -> Run:
         with log_context(run=record.run_id):
             log.info("run is %s", record.state.value)
@@ -188,14 +161,3 @@ class Runs:
             self._progress.pop(run_id, None)
         if run_id in self._news:
             self._news[run_id].wake()
-
-
-def _require_open_files(cohort_size: int) -> None:
-    """Refuse a cohort whose updates could not all be open at once, as averaging needs."""
-    allowed = open_files_allowed() - OWN_FILES
-    if cohort_size > allowed:
-        raise InvalidInput(
-            f"recipe.cohort_size is {cohort_size}, but this coordinator may have only {allowed} "
-            "updates open at once; let it have more files (ulimit -Hn, LimitNOFILE=), or ask for "
-            "fewer devices"
-        )

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -48,7 +49,6 @@ from hfmds.domain.devices import DeviceState, require_id
 from hfmds.domain.pools import Snapshot
 from hfmds.domain.runs import Run
 from hfmds.errors import HfmdsError, InvalidInput, NotFound, Unavailable
-from hfmds.service.security.revocation_gate import Gate
 
 T = TypeVar("T")
 
@@ -68,14 +68,12 @@ class JsonApi:
         operations: Operations,
         store: SnapshotStore,
         access: PageAccess,
-        gate: Gate,
-        clock: Callable[[], float],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._runs = runs
         self._operations = operations
         self._store = store
         self._access = access
-        self._gate = gate
         self._histories = Histories(runs)
         self._gallery = Gallery(store, clock)
         self._clock = clock
@@ -176,7 +174,7 @@ class JsonApi:
         if state not in ("", *known):
             raise InvalidInput(f"state is {state[:50]!r}; it must be one of {', '.join(known)}")
         devices = await self._in_thread(self._operations.devices)
-        return devices_shape(devices, state, self._gate.exclusions.quarantined)
+        return devices_shape(devices, state, self._access.quarantined)
 
     async def _pictured(self, request: web.Request) -> Shape:
         run = await self._run(request)

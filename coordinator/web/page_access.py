@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
@@ -30,6 +31,7 @@ from hfmds.service.security.certificates import Certificate
 from hfmds.service.security.identity import Identity
 from hfmds.service.security.issuers import Issuers
 from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.security.tls import TlsFiles
 
 COOKIE = "__Host-hfmds"  # with this prefix, browsers demand Secure and bind it to this host
 MOST_TOKEN_CHARACTERS = 512
@@ -47,16 +49,15 @@ class PageAccess:
 
     def __init__(
         self,
-        *,
-        issuers: Issuers | None,
-        only_loopback: bool,
+        listen: str,
+        tls: TlsFiles | None,
         holder: Holder | None,
         gate: Gate,
-        clock: Callable[[], float],
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """Without `issuers` there is no TLS. Without `holder` nobody can log in with a token."""
-        self._issuers = issuers
-        self._only_loopback = only_loopback
+        """`holder` knows the admins' tokens; without it nobody can log in with one."""
+        self._issuers = Issuers(tls) if tls else None
+        self._only_loopback = is_loopback(split_address(listen)[0]) and not tls
         self._holder = holder
         self._gate = gate
         self._sessions = Sessions(clock)
@@ -73,6 +74,11 @@ class PageAccess:
     def takes_tokens(self) -> bool:
         """Whether visitors can log in."""
         return self._issuers is not None and self._holder is not None
+
+    @property
+    def quarantined(self) -> Mapping[str, str]:
+        """The devices in quarantine, each with the reason."""
+        return self._gate.exclusions.quarantined
 
     async def require(self, request: web.Request, method: str) -> Identity | None:
         """Return the visitor if it may call this method of AdminService; None without TLS."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -17,18 +16,13 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from coordinator.api.operations import Operations
-from coordinator.runs.runs import Runs
-from coordinator.web.gallery import SnapshotStore
 from coordinator.web.html_pages import HtmlPages
 from coordinator.web.json_api import JsonApi
-from coordinator.web.page_access import Holder, PageAccess
+from coordinator.web.page_access import PageAccess
 from coordinator.web.refusals import status_of
 from coordinator.web.web_tls import server_context
 from hfmds.errors import HfmdsError
-from hfmds.service.process.address import bound_socket, is_loopback, join_address, split_address
-from hfmds.service.security.issuers import Issuers
-from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.process.address import bound_socket, join_address, split_address
 from hfmds.service.security.tls import TlsFiles
 
 log = logging.getLogger(__name__)
@@ -62,17 +56,11 @@ class WebServer:
     def __init__(
         self,
         listen: str,
-        runs: Runs,
-        operations: Operations,
-        store: SnapshotStore,
-        *,
-        tls: TlsFiles | None = None,
-        holder: Holder | None = None,
-        gate: Gate | None = None,
+        tls: TlsFiles | None,
+        access: PageAccess,
+        api: JsonApi,
         idle_seconds: float = _IDLE_SECONDS,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`holder` knows the admins' tokens; `gate` the revoked certificates."""
         self._listen = listen
         self._tls = tls
         self._idle_seconds = idle_seconds
@@ -81,15 +69,7 @@ class WebServer:
             middlewares=[_translating], client_max_size=_MOST_BODY_BYTES
         )
         self._application.on_response_prepare.append(_protect)
-        gate = gate or Gate(clock)
-        access = PageAccess(
-            issuers=Issuers(tls) if tls else None,
-            only_loopback=is_loopback(split_address(listen)[0]) and not tls,
-            holder=holder,
-            gate=gate,
-            clock=clock,
-        )
-        JsonApi(runs, operations, store, access, gate, clock).add_to(self._application)
+        api.add_to(self._application)
         HtmlPages(access).add_to(self._application)
 
     @property
@@ -123,26 +103,6 @@ class WebServer:
             yield
         finally:
             await runner.cleanup()
-
-
-@asynccontextmanager
-async def serving_page(
-    listen: str | None,
-    runs: Runs,
-    operations: Operations,
-    store: SnapshotStore,
-    *,
-    tls: TlsFiles | None,
-    holder: Holder,
-    gate: Gate,
-) -> AsyncIterator[dict[str, str]]:
-    """Serve the page inside the block if `listen` is set; give its address for the address file."""
-    if listen is None:
-        yield {}
-        return
-    server = WebServer(listen, runs, operations, store, tls=tls, holder=holder, gate=gate)
-    async with server.serving():
-        yield {"web": server.address}
 
 
 @web.middleware

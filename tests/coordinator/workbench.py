@@ -29,7 +29,7 @@ from coordinator.runs.drivers import Drivers
 from coordinator.runs.run_control import DriverRecords
 from coordinator.runs.runs import Runs
 from coordinator.settings import CoordinatorSettings
-from coordinator.wiring import App, build
+from coordinator.wiring import App, Environment, build
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import Evaluation, LeakageSummary, Traffic, Weights
@@ -162,37 +162,35 @@ class Workbench:
 
     def servicer(self) -> CoordinatorServicer:
         """Return the gRPC service for devices."""
-        return CoordinatorServicer(
-            self.check_ins, self.leases, self.downloads, self.uploads, self.results
-        )
+        return self.app.devices
 
     @property
     def check_ins(self) -> CheckIns:
-        return self.app.check_ins
+        return self.app.devices.check_ins
 
     @property
     def leases(self) -> Leases:
-        return self.app.leases
+        return self.app.devices.leases
 
     @property
     def downloads(self) -> Downloads:
-        return self.app.downloads
+        return self.app.devices.downloads
 
     @property
     def uploads(self) -> Uploads:
-        return self.app.uploads
+        return self.app.devices.uploads
 
     @property
     def results(self) -> Results:
-        return self.app.results
+        return self.app.devices.results
 
     @property
     def records(self) -> DriverRecords:
-        return self.app.records
+        return DriverRecords.on(self.app.engine)
 
     @property
     def runs(self) -> Runs:
-        return self.app.runs
+        return self.app.admin.runs
 
     @property
     def drivers(self) -> Drivers:
@@ -200,7 +198,7 @@ class Workbench:
 
     @property
     def operations(self) -> Operations:
-        return self.app.operations
+        return self.app.admin.operations
 
     async def create(self, spec: RunSpec, run_id: str = "run") -> Run:
         return await asyncio.to_thread(self.runs.create, run_id, spec)
@@ -324,11 +322,7 @@ async def workbench(
         engine,
         Notices(),
         Metrics(metrics_registry, clock),
-        store,
-        asyncio.get_running_loop(),
-        library,
-        gate or Gate(),
-        clock,
+        Environment(store, library, gate or Gate(), asyncio.get_running_loop(), clock),
     )
     bench = Workbench(app, store, metrics_registry)
     await asyncio.to_thread(bench.drivers.show_ended_runs)
@@ -363,5 +357,6 @@ def trained(weights: Weights, assignment: Assignment) -> Weights:
 
 
 async def model_after(bench: Workbench, round_number: int, run_id: str = "run") -> bytes:
-    chunks = [chunk async for chunk in bench.runs.model(run_id, round_number)]
+    models = bench.app.admin.models
+    chunks = [chunk async for chunk in models.download(run_id, round_number)]
     return b"".join(chunks)

@@ -343,7 +343,7 @@ async def test_a_scrape_reads_no_table_that_grows_with_history(tmp_path: Path) -
         await bench.play("a", 1, echo)
         with opened_database(database_of(tmp_path)) as engine, reading(engine) as session:
 
-            @event.listens_for(app.tasks._engine, "before_cursor_execute")
+            @event.listens_for(app.engine, "before_cursor_execute")
             def _note(_: object, __: object, statement: str, values: Any, *___: object) -> None:
                 asked.append((statement, values))
 

@@ -15,7 +15,7 @@ from tests.support.waiting import eventually
 
 
 async def drain(bench: Workbench, on: bool, by: str = "olga") -> Drain:
-    return await asyncio.to_thread(bench.operations.set_drain, on, by)
+    return await asyncio.to_thread(bench.app.admin.drain.set, on, by)
 
 
 async def test_a_drained_coordinator_assigns_no_task_and_accepts_open_results(
@@ -80,9 +80,9 @@ async def test_a_drain_survives_a_restart_and_is_in_the_logs_of_runs_once(tmp_pa
         status = bench.operations.status()
         assert status.drain == first
         assert status.runs == {"running": 1, "cancelled": 1}
-        assert bench.app.drain.is_on()
+        assert bench.operations.counts().drained
         assert not (await drain(bench, False, "otto")).on
-        assert not bench.app.drain.is_on()
+        assert not bench.operations.counts().drained
         reasons = [
             (event.kind, json.loads(event.details)["by"])
             for event in bench.operations.events("run")[1]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from coordinator.records.acceptance import HandedIn
+from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.states import TaskState
 from hfmds.algorithm.models.building import initial_weights
 from hfmds.algorithm.seeds import derive_seed
@@ -309,7 +310,7 @@ async def test_a_task_of_an_ended_round_is_still_leased_to_its_device(tmp_path: 
         await bench.do("a", a, echo)
         await bench.do("b", b, echo)
         await round_is(bench, 2)
-        assert bench.app.tasks.get("c", c.task_id).state is TaskState.LEASED
+        assert TaskRecords(bench.app.engine).get("c", c.task_id).state is TaskState.LEASED
         assert await bench.check_in("c") == c  # without a second task of round 2
 
 
@@ -357,7 +358,7 @@ async def test_bytes_deleted_just_before_acceptance_are_requested_again(
         waiting = await bench.arrive("a")
         await bench.create(spec(rounds=1, devices=1, buffer_size=1))
         [a] = await asyncio.gather(*waiting)
-        tasks, update = bench.app.tasks, a.weights
+        tasks, update = TaskRecords(bench.app.engine), a.weights
         empty = FolderBlobs(tmp_path / "empty")
         (outcome,) = tasks.accept_each([HandedIn("a", a.task_id, update, b"", empty)], 1.0)
         assert isinstance(outcome, WrongState)

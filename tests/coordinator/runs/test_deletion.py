@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from sqlalchemy import Connection, select
 
 from coordinator.records.tables import PhaseRow, RoundRow, RunRow, TaskRow
 from coordinator.replicas.leadership import Deposed
+from coordinator.runs.retention import Deletion
 from coordinator.runs.run_control import DriverRecords
 from hfmds.domain.runs import ModelVersion, RunState
 from hfmds.errors import InvalidInput, NotFound, Unavailable, WrongState
@@ -158,7 +160,8 @@ async def test_a_former_leader_deletes_nothing(tmp_path: Path, times: int) -> No
 
         with opened_database(database_of(tmp_path)) as engine:
             deposed = DriverRecords.on(fenced(engine, fence))
-            bench.app.deletion.begin(deposed, "run")
+            loop = asyncio.get_running_loop()
+            Deletion(bench.app.contents, bench.store, loop, time.time).begin(deposed, "run")
             await thread_ends("delete-run")
         # Two kills happen before the call to the store, the third before the first blob.
         assert len(bench.store.released) == (times >= 2)

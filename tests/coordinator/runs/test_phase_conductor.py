@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
+from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.states import TaskState
 from coordinator.records.tasks import PhaseKey
 from hfmds.algorithm.sampling import Candidate, sample_cohort
@@ -342,7 +343,7 @@ async def test_devices_busy_with_another_run_are_not_drawn_while_others_suffice(
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         assert {item.device_ids for item in bench.runs.rounds("run")} == {("c", "d")}
         assert bench.runs.get("long").state is RunState.RUNNING
-        assert bench.app.tasks.get("a", held[0].task_id).state is TaskState.LEASED
+        assert TaskRecords(bench.app.engine).get("a", held[0].task_id).state is TaskState.LEASED
 
 
 async def test_a_round_with_its_goal_does_not_wait_for_a_busy_device(

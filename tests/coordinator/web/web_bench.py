@@ -15,6 +15,8 @@ from typing import Any
 import aiohttp
 import numpy as np
 
+from coordinator.web.json_api import JsonApi
+from coordinator.web.page_access import Holder, PageAccess
 from coordinator.web.page_server import WebServer
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.histograms import histograms_of
@@ -23,6 +25,7 @@ from hfmds.domain.pools import PoolSpec, Shard, Snapshot
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import NotFound, Unavailable
 from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.security.tls import TlsFiles
 from hfmds.wire.chunks import Content
 from hfmds.wire.tensors import encode_batch
 from tests.coordinator.workbench import LEAKAGE, MODEL, Workbench, workbench
@@ -140,21 +143,18 @@ async def web_bench(
     *,
     client_tls: ssl.SSLContext | None = None,
     gate: Gate | None = None,
-    **options: Any,
+    tls: TlsFiles | None = None,
+    holder: Holder | None = None,
+    idle_seconds: float = 15.0,
 ) -> AsyncIterator[WebBench]:
     """Serve the page on a free port of this machine."""
     async with workbench(folder) as bench:
         snapshots, clock = SnapshotsInMemory(), Clock()
         gate = gate or Gate(clock)
-        server = WebServer(
-            "127.0.0.1:0",
-            bench.runs,
-            bench.operations,
-            snapshots,
-            gate=gate,
-            clock=clock,
-            **options,
-        )
+        listen = "127.0.0.1:0"
+        access = PageAccess(listen, tls, holder, gate, clock)
+        api = JsonApi(bench.runs, bench.operations, snapshots, access, clock)
+        server = WebServer(listen, tls, access, api, idle_seconds)
         async with (
             server.serving(),
             aiohttp.ClientSession(
