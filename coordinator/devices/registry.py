@@ -33,9 +33,7 @@ _MAX_PROCESSES = 8  # programs with one device id that the registry tells apart
 _RETURNS_OF_TWINS = 2
 _TWINS_SECONDS = 3600.0  # the registry forgets twins after this time without a turn
 
-# Values of `Sighting.here_until` for devices that are not present.
-LEFT = 0.0  # the device said goodbye
-CUT_OFF = -1.0  # its call broke; it may wait at another coordinator by now
+_GONE = 0.0  # `here_until` of a device that said goodbye, or whose call broke
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Sighting:
 
 @dataclass(slots=True)
 class _KnownDevice:
-    """A device that has called this coordinator since its start."""
+    """A device that has called this coordinator, or another one, since this one started."""
 
     run_id: str  # the only run it works for; empty: any
     profile: DeviceProfile
@@ -67,8 +65,8 @@ class _KnownDevice:
     expected_at: float = 0.0  # it was told to ask again then, and may be silent until then
     recorded: bool = False  # the profile is in the database
     waiting: int = 0  # open check-ins
-    broken: bool = False  # its last check-in broke
-    left: bool = False  # it said goodbye
+    gone: bool = False  # it said goodbye, or its last check-in broke
+    elsewhere_until: float | None = None  # another coordinator saw it last, and it is there so long
     shared: tuple[str, float] | None = None  # run_id and here_until that the others know
     processes: tuple[str, ...] = ()  # its programs; the one that called last is at the end
     returns: int = 0  # how often one of its programs called after another one
@@ -107,7 +105,6 @@ class Registry:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, _KnownDevice] = {}
-        self._elsewhere: dict[str, Sighting] = {}  # devices that another coordinator saw last
         self._on_arrival: Callable[[], None] = lambda: None
         self._on_change: Callable[[], None] = lambda: None
 
@@ -135,10 +132,9 @@ class Registry:
                 changed = not _same_but_for_memory(device.profile, profile)
                 arrives = changed or not self._is_here(device, now) or device.run_id != run_id
                 device.recorded = device.recorded and not changed
-            self._elsewhere.pop(device_id, None)
-            device.run_id, device.profile, device.last_seen_at = run_id, profile, now
+            device.run_id, device.profile = run_id, profile
             device.waiting += 1
-            device.broken = device.left = False
+            _called(device, now)
             twins = device.called_by(process, now)
         if twins:
             log.warning(
@@ -155,25 +151,25 @@ class Registry:
         finally:
             with self._lock:
                 device.waiting -= 1
-                device.broken = broken
-                device.last_seen_at = self._clock()
+                if broken:  # it may wait at another coordinator by now, so this is no sighting
+                    device.gone = not device.waiting
+                else:
+                    device.last_seen_at = self._clock()
             if broken:
                 self._on_change()
 
     def note_call(self, device_id: str) -> None:
         """Note a call of a device that checked in before, here or elsewhere."""
         with self._lock:
-            device = self._adopt(device_id)
-            if device:
-                device.last_seen_at = self._clock()
-                device.broken = device.left = False
+            if device := self._known.get(device_id):
+                _called(device, self._clock())
 
     def note_goodbye(self, device_id: str) -> None:
         """Note that a device is away until it checks in again."""
         with self._lock:
-            device = self._adopt(device_id)
-            if device:
-                device.last_seen_at, device.left = self._clock(), True
+            if device := self._known.get(device_id):
+                _called(device, self._clock())
+                device.gone = True
         self._on_change()
 
     def note_pause(self, device_id: str, after_seconds: float) -> None:
@@ -189,7 +185,7 @@ class Registry:
         with self._lock:
             present = {
                 device_id: device.profile
-                for device_id, device in sorted((self._elsewhere | self._known).items())
+                for device_id, device in sorted(self._known.items())
                 if device.run_id in ("", run_id) and self._is_here(device, now)
             }
         eligible = {d: profile for d, profile in present.items() if eligibility.admits(profile)}
@@ -262,7 +258,7 @@ class Registry:
             failures |= self._tasks.last_failures(portion)
         here, now = self._here(), self._clock()
         with self._lock:
-            seen = self._elsewhere | self._known
+            seen = dict(self._known)
             twins = {d for d, device in self._known.items() if device.has_twin(now)}
         devices = []
         for row in rows:
@@ -289,8 +285,7 @@ class Registry:
     def _here(self) -> set[str]:
         now = self._clock()
         with self._lock:
-            seen = self._elsewhere | self._known
-            return {device_id for device_id, device in seen.items() if self._is_here(device, now)}
+            return {d for d, device in self._known.items() if self._is_here(device, now)}
 
     # --- sharing with other coordinators --------------------------------------------------------
 
@@ -302,6 +297,7 @@ class Registry:
                 sighting
                 for device_id, device in self._known.items()
                 if device.recorded
+                and device.elsewhere_until is None
                 and self._is_news(sighting := self._sighting(device_id, device, now), device.shared)
             ]
 
@@ -318,15 +314,23 @@ class Registry:
         now, arrived = self._clock(), False
         with self._lock:
             for sighting in sightings:
-                device_id = sighting.device_id
-                own = self._known.get(device_id)
-                if own and (own.waiting or own.last_seen_at >= sighting.last_seen_at):
-                    own.shared = None  # the others do not know that the device is here
+                before = self._known.get(sighting.device_id)
+                if (
+                    before
+                    and before.elsewhere_until is None
+                    and (before.waiting or before.last_seen_at >= sighting.last_seen_at)
+                ):
+                    before.shared = None  # the others do not know that the device is here
                     continue
-                before = self._known.pop(device_id, None) or self._elsewhere.get(device_id)
-                self._elsewhere[device_id] = sighting
+                self._known[sighting.device_id] = device = _KnownDevice(
+                    sighting.run_id,
+                    sighting.profile,
+                    sighting.last_seen_at,
+                    recorded=True,
+                    elsewhere_until=sighting.here_until,
+                )
                 was_here = before is not None and self._is_here(before, now)
-                arrived |= not was_here and self._is_here(sighting, now)
+                arrived |= not was_here and self._is_here(device, now)
         if arrived:
             self._on_arrival()
 
@@ -337,34 +341,28 @@ class Registry:
     def _is_news(self, sighting: Sighting, shared: tuple[str, float] | None) -> bool:
         if shared is None or shared[0] != sighting.run_id:
             return True
-        if sighting.here_until <= LEFT or shared[1] <= LEFT:
+        if _GONE in (sighting.here_until, shared[1]):
             return sighting.here_until != shared[1]
         # The time moves on with every call; it is shared before the others count the device away.
         return abs(sighting.here_until - shared[1]) > self.away_seconds / 3
 
-    def _adopt(self, device_id: str) -> _KnownDevice | None:
-        """Return a device that calls here, even if it checked in at another coordinator."""
-        other = self._elsewhere.pop(device_id, None)
-        if other:
-            self._known[device_id] = _KnownDevice(
-                other.run_id, other.profile, other.last_seen_at, recorded=True
-            )
-        return self._known.get(device_id)
-
-    def _is_here(self, device: _KnownDevice | Sighting, now: float) -> bool:
-        if isinstance(device, Sighting):
-            return device.here_until >= now
+    def _is_here(self, device: _KnownDevice, now: float) -> bool:
         return self._here_until(device, now) >= now
 
     def _here_until(self, device: _KnownDevice, now: float) -> float:
         """Return how long the device counts as present if it stays silent."""
-        if device.left and not device.waiting:
-            return LEFT
+        if device.elsewhere_until is not None:
+            return device.elsewhere_until
         if device.waiting:
             return now + self.away_seconds
-        if device.broken:
-            return CUT_OFF
+        if device.gone:
+            return _GONE
         return max(device.last_seen_at, device.expected_at) + self.away_seconds
+
+
+def _called(device: _KnownDevice, now: float) -> None:
+    """Note a call of the device at this coordinator."""
+    device.last_seen_at, device.gone, device.elsewhere_until = now, False, None
 
 
 def profile_of(row: DeviceRow) -> DeviceProfile:

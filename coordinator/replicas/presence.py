@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Engine, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 
-from coordinator.devices.registry import CUT_OFF, Registry, Sighting, profile_of
+from coordinator.devices.registry import Registry, Sighting, profile_of
 from coordinator.devices.wakeup import Wakeup
 from coordinator.records.tables import DeviceRow, SightingRow
 from coordinator.replicas.notices import Notices, Topic
@@ -61,17 +61,15 @@ class Presence:
                 rows = [_row(sighting, self._replica, batch) for sighting in sightings]
                 new = insert(SightingRow)
                 values = {name: new.excluded[name] for name in rows[0] if name != "device_id"}
-                # A device whose call was cut off here may wait at another replica. A device that
-                # took leave is gone.
-                is_ours = or_(
-                    new.excluded.here_until != CUT_OFF, SightingRow.replica == self._replica
+                # A device whose call broke here may have called another replica since.
+                is_right = or_(
+                    new.excluded.here_until > 0.0,
+                    new.excluded.last_seen_at >= SightingRow.last_seen_at,
                 )
-                session.execute(
-                    new.on_conflict_do_update(
-                        index_elements=["device_id"], set_=values, where=is_ours
-                    ),
-                    rows,
+                sighted = new.on_conflict_do_update(
+                    index_elements=["device_id"], set_=values, where=is_right
                 )
+                session.execute(sighted, rows)
             self._registry.note_shared(sightings)
             self._notices.post(Topic.DEVICES, self._replica)
 
