@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Engine
 
 from coordinator.api.admin_service import AdminServicer
+from coordinator.api.device_list import DeviceList
 from coordinator.api.device_service import CoordinatorServicer
 from coordinator.api.operations import DrainSwitch, Operations
 from coordinator.devices.assignments import Assignments, WorkFinder
@@ -120,7 +121,7 @@ def build(
     )
     contents = RunContents(blobs, settings.data_dir / "uploads", settings.max_blob_bytes)
     contents.purge(settings.upload_ttl_seconds, clock())
-    registry = Registry(engine, tasks, clock, settings.device_away_seconds)
+    registry = Registry(engine, clock, settings.device_away_seconds)
     library, plans = environment.library, None
     if library:
         plans = Plans(engine, blobs, library, settings.plans_max_bytes)
@@ -143,7 +144,7 @@ def build(
     def new_driver(run: RunRecord, records: DriverRecords) -> RunDriver:
         models = Models(contents.of(run.run_id).blobs)
         control = RunControl(run.run_id, records.runs, notices, RoundTimer(run, metrics), clock)
-        selection = Selection(run, registry, records.phases, assignments.plan_ready)
+        selection = Selection(run, registry, records.work, assignments.plan_ready)
         conductor = PhaseConductor(run, control, records, selection, metrics)
         refresh = PoolRefresh(run, control, records, store, loop)
         fleet = RemoteFleet(run, conductor, refresh, models, held_out)
@@ -158,6 +159,7 @@ def build(
 
     models = RunModels(records.runs, contents, held_out)
     runs = Runs(records.runs, drivers, models, notices, clock)
-    operations = Operations(runs, EventRecords(engine), FunnelRecords(engine), registry, drain)
+    events, funnel = EventRecords(engine), FunnelRecords(engine)
+    operations = Operations(runs, events, funnel, DeviceList(engine, registry, clock), drain)
     admin = AdminServicer(runs, models, operations, DrainSwitch(drain, notices))
     return App(engine, contents, registry, plans, devices, admin, drivers)

@@ -153,7 +153,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: pb.ListDevicesRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListDevicesResponse:
         devices = await asyncio.to_thread(
-            self.operations.devices, request.page_token, ASKED_FOR_A_PAGE
+            self.operations.device_list.page, request.page_token, ASKED_FOR_A_PAGE
         )
         messages = map(device_message, devices)
         page, token = next_page(messages, request.page_size, lambda device: device.device_id)

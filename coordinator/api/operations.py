@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coordinator.devices.registry import Registry
+from coordinator.api.device_list import DeviceList
 from coordinator.monitoring.funnel import FunnelRecords
 from coordinator.monitoring.live_counts import Counts
 from coordinator.records.drain import DrainRecords
@@ -13,7 +13,6 @@ from coordinator.records.events import EventRecords
 from coordinator.replicas.notices import Notices, Topic
 from coordinator.runs.runs import Runs
 from hfmds.domain.administration.operations import Drain, Funnel, Status
-from hfmds.domain.devices import Device
 from hfmds.domain.tasks import TaskStage
 from hfmds.event_chain import Event
 
@@ -28,13 +27,13 @@ class Operations:
         runs: Runs,
         events: EventRecords,
         funnel: FunnelRecords,
-        registry: Registry,
+        device_list: DeviceList,
         drain: DrainRecords,
     ) -> None:
         self._runs = runs
         self._events = events
         self._funnel = funnel
-        self._registry = registry
+        self.device_list = device_list
         self._drain = drain
 
     def events(self, run: str, after: int = 0) -> tuple[str, Sequence[Event]]:
@@ -52,10 +51,6 @@ class Operations:
         """Return how far tasks came up to now."""
         return self._funnel.funnels(run_id, round_number)
 
-    def devices(self, after: str = "", most: int | None = None) -> tuple[Device, ...]:
-        """Return the devices that ever checked in, by id: at most so many, after an id."""
-        return tuple(self._registry.list(after, most))
-
     def status(self) -> Status:
         """Return the coordinator's status; its tasks are those that devices hold."""
         counts = self.counts()
@@ -70,7 +65,7 @@ class Operations:
     def counts(self) -> Counts:
         """Count the devices, the runs and the pending tasks."""
         return Counts(
-            devices=self._registry.states(),
+            devices=self.device_list.states(),
             runs=self._runs.counts(),
             pending_tasks=self._funnel.stages(),
             drained=self._drain.is_on(),

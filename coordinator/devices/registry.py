@@ -9,25 +9,20 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 from operator import attrgetter
 
 from sqlalchemy import Engine, select
 
-from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.tables import DeviceRow
-from hfmds.domain.devices import Device, DeviceProfile, DeviceState, Eligibility
+from hfmds.domain.devices import DeviceProfile, Eligibility
 from hfmds.storage.database import reading, transaction
 
 log = logging.getLogger(__name__)
 
 ANYONE = Eligibility()
-
-_MAX_QUERY_DEVICES = 1000  # a statement takes only so many parameters
 
 _MAX_PROCESSES = 8  # programs with one device id that the registry tells apart
 _RETURNS_OF_TWINS = 2
@@ -42,6 +37,16 @@ class FleetView:
 
     present: Mapping[str, DeviceProfile]
     eligible: Mapping[str, DeviceProfile]  # the present devices that suit the run
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDevice:
+    """A device as operators see it."""
+
+    profile: DeviceProfile
+    last_seen_at: float
+    is_here: bool
+    has_twin: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +100,10 @@ class _KnownDevice:
 class Registry:
     """Knows the fleet. Thread-safe."""
 
-    def __init__(
-        self, engine: Engine, tasks: TaskRecords, clock: Callable[[], float], away_seconds: float
-    ) -> None:
+    def __init__(self, engine: Engine, clock: Callable[[], float], away_seconds: float) -> None:
         """A silent device counts as away after `away_seconds`."""
         self.away_seconds = away_seconds
         self._engine = engine
-        self._tasks = tasks
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, _KnownDevice] = {}
@@ -234,58 +236,19 @@ class Registry:
             last_seen_at=self._clock(),
         )
 
-    def states(self) -> dict[DeviceState, int]:
-        """Count the devices that ever checked in, by state."""
-        here, leases = self._here(), self._tasks.leases(self._clock())
-        with reading(self._engine) as session:
-            device_ids = session.scalars(select(DeviceRow.device_id))
-            return dict(Counter(_state(d in here, d in leases) for d in device_ids))
-
-    def list(self, after: str = "", most: int | None = None) -> list[Device]:
-        """Return the devices that ever checked in, by id; at most `most` behind an id."""
-        # The database orders the ids, so it must also say which ids are behind one.
-        rows_behind = select(DeviceRow).order_by(DeviceRow.device_id).limit(most)
-        if after:
-            rows_behind = rows_behind.where(DeviceRow.device_id > after)
-        with reading(self._engine) as session:
-            rows = session.scalars(rows_behind).all()
-        leases, device_ids = self._tasks.leases(self._clock()), [row.device_id for row in rows]
-        tallies: dict[str, tuple[int, int]] = {}
-        failures: dict[str, str] = {}
-        for start in range(0, len(device_ids), _MAX_QUERY_DEVICES):
-            portion = device_ids[start : start + _MAX_QUERY_DEVICES]
-            tallies |= self._tasks.tallies(portion)
-            failures |= self._tasks.last_failures(portion)
-        here, now = self._here(), self._clock()
-        with self._lock:
-            seen = dict(self._known)
-            twins = {d for d, device in self._known.items() if device.has_twin(now)}
-        devices = []
-        for row in rows:
-            device_id, device = row.device_id, seen.get(row.device_id)
-            last_seen_at = device.last_seen_at if device else row.last_seen_at
-            task_id, stage = leases.get(device_id, (None, None))
-            accepted, failed = tallies.get(device_id, (0, 0))
-            devices.append(
-                Device(
-                    device_id=device_id,
-                    state=_state(device_id in here, device_id in leases),
-                    profile=device.profile if device else profile_of(row),
-                    last_seen_at=datetime.fromtimestamp(last_seen_at, UTC),
-                    accepted_tasks=accepted,
-                    failed_tasks=failed,
-                    task_id=task_id,
-                    stage=stage,
-                    last_failure=failures.get(device_id, ""),
-                    has_twin=device_id in twins,
-                )
-            )
-        return devices
-
-    def _here(self) -> set[str]:
+    def seen(self) -> dict[str, SeenDevice]:
+        """Return the devices that have called a coordinator since this one started."""
         now = self._clock()
         with self._lock:
-            return {d for d, device in self._known.items() if self._is_here(device, now)}
+            return {
+                device_id: SeenDevice(
+                    device.profile,
+                    device.last_seen_at,
+                    is_here=self._is_here(device, now),
+                    has_twin=device.has_twin(now),
+                )
+                for device_id, device in self._known.items()
+            }
 
     # --- sharing with other coordinators --------------------------------------------------------
 
@@ -387,9 +350,3 @@ def _same_but_for_memory(profile: DeviceProfile, other: DeviceProfile) -> bool:
     """Compare all but free memory, which changes at every check-in."""
     same: bool = _but_for_memory(profile) == _but_for_memory(other)
     return same
-
-
-def _state(here: bool, working: bool) -> DeviceState:
-    if not here:
-        return DeviceState.AWAY
-    return DeviceState.WORKING if working else DeviceState.AVAILABLE

@@ -7,9 +7,9 @@ Each method is one transaction: a `kill -9` falls before it or after it, never i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Engine, bindparam, case, func, select, update
+from sqlalchemy import Engine, bindparam, select, update
 
 from coordinator.records.acceptance import (
     Acceptance,
@@ -35,7 +35,7 @@ from hfmds.domain.administration.events import EventKind
 from hfmds.domain.runs import RunState
 from hfmds.domain.tasks import FailureCause, TaskStage
 from hfmds.errors import HfmdsError
-from hfmds.storage.database import changing, looking, reading
+from hfmds.storage.database import changing, looking
 
 _OFFERED = (
     SELECT_TASKS.where(
@@ -150,35 +150,6 @@ class TaskRecords:
             details = {"cause": cause.value, "reason": reason}
             append_task_event(connection, task, EventKind.TASK_FAILED, now, **details)
             return cause
-
-    def last_failures(self, devices: Collection[str]) -> dict[str, str]:
-        """Return why each of the devices last gave a task up."""
-        failures = (
-            select(TaskRow.device_id, TaskRow.failure)
-            .where(TaskRow.device_id.in_(devices), TaskRow.failures > 0)
-            .order_by(TaskRow.assigned_at)
-        )
-        with reading(self._engine) as session:
-            return {row[0]: row[1] for row in session.execute(failures)}  # the last one wins
-
-    def tallies(self, devices: Collection[str]) -> dict[str, tuple[int, int]]:
-        """Count each device's accepted tasks, and how often it gave one up, over all runs."""
-        accepted = case((TaskRow.state == TaskState.ACCEPTED.name, 1), else_=0)
-        by_device = (
-            select(TaskRow.device_id, func.sum(accepted), func.sum(TaskRow.failures))
-            .where(TaskRow.device_id.in_(devices))
-            .group_by(TaskRow.device_id)
-        )
-        with reading(self._engine) as session:
-            return {row[0]: (row[1], row[2]) for row in session.execute(by_device)}
-
-    def leases(self, now: float) -> dict[str, tuple[str, TaskStage]]:
-        """Return the task of each working device, and the stage that it has reached."""
-        live = select(TaskRow.device_id, TaskRow.task_id, TaskRow.stage).where(
-            TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > now
-        )
-        with reading(self._engine) as session:
-            return {row[0]: (row[1], TaskStage(row[2])) for row in session.execute(live)}
 
 
 def _next_tasks(tasks: Iterable[Task], asking: Iterable[tuple[str, str]]) -> list[Task | None]:

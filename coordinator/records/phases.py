@@ -12,7 +12,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
-    Select,
     and_,
     func,
     insert,
@@ -40,12 +39,10 @@ from coordinator.records.tasks import (
 )
 from hfmds.domain.administration.events import EventKind
 from hfmds.domain.digest import Digest
-from hfmds.domain.methods import TaskKind
 from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import Staleness
 from hfmds.domain.tasks import LateReason
 from hfmds.storage.database import changing, looking, reading
-from hfmds.wire.conversions.records import decode_update_report
 
 _STATE_DURING = {
     "synthesise": RoundState.SYNTHESISING,
@@ -273,25 +270,6 @@ class PhaseRecords:
             ages = [round_number - number for number in began]
         return Staleness(sum(ages) / len(ages), max(ages)) if ages else None
 
-    # --- over all phases of a run ---------------------------------------------------------------
-
-    def unable(self, run_id: str, *kinds: TaskKind) -> set[str]:
-        """Return the devices that gave such a task up since the run was created or resumed."""
-        failed = select(TaskRow.device_id).where(
-            TaskRow.run_id == run_id,
-            TaskRow.state == TaskState.FAILED.name,
-            TaskRow.kind.in_(kinds),
-        )
-        return self._names(failed)
-
-    def at_work(self, run_id: str, now: float) -> set[str]:
-        """Return the devices at work for this run."""
-        return self._names(_working_devices(now).where(TaskRow.run_id == run_id))
-
-    def at_work_elsewhere(self, run_id: str, now: float) -> set[str]:
-        """Return the devices at work for another run."""
-        return self._names(_working_devices(now).where(TaskRow.run_id != run_id))
-
     def snapshots_in_use(self, run_id: str) -> tuple[str, ...]:
         """Return the snapshots that devices train with, by tasks whose results are wanted."""
         same_phase = (
@@ -309,42 +287,8 @@ class PhaseRecords:
             )
             .distinct()
         )
-        return tuple(sorted(self._names(references) - {""}))
-
-    def last_losses(self, run_id: str) -> dict[str, float]:
-        """Return the loss of each device's last accepted training in this run."""
-        newest = (
-            select(TaskRow.device_id, func.max(TaskRow.round_number).label("newest"))
-            .where(
-                TaskRow.run_id == run_id,
-                TaskRow.kind == "train",
-                TaskRow.state == TaskState.ACCEPTED.name,
-            )
-            .group_by(TaskRow.device_id)
-            .subquery()
-        )
-        reports = (
-            select(TaskRow.device_id, TaskRow.report)
-            .join(
-                newest,
-                (TaskRow.device_id == newest.c.device_id)
-                & (TaskRow.round_number == newest.c.newest),
-            )
-            .where(TaskRow.run_id == run_id, TaskRow.kind == "train")
-        )
-        with reading(self._engine) as session:
-            rows = session.execute(reports).all()
-        return {device_id: decode_update_report(report).loss for device_id, report in rows}
-
-    def _names(self, names: Select[str]) -> set[str]:
         with looking(self._engine) as connection:
-            return set(connection.scalars(names))
-
-
-def _working_devices(now: float) -> Select[str]:
-    return select(TaskRow.device_id).where(
-        TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > now
-    )
+            return tuple(sorted(set(connection.scalars(references)) - {""}))
 
 
 def _is_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:

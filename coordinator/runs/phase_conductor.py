@@ -51,6 +51,7 @@ class PhaseConductor:
         self._control = control
         self._rounds = records.rounds
         self._phases = records.phases
+        self._work = records.work
         self._selection = selection
         self._metrics = metrics
         self._clock = control.now
@@ -167,7 +168,7 @@ class PhaseConductor:
         """
         if self._policy.asynchronous is None:
             return set()
-        return self._phases.at_work(self._run_id, self._clock())
+        return self._work.at_work(self._run_id, self._clock())
 
     # --- closing --------------------------------------------------------------------------------
 

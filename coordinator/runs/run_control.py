@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from coordinator.devices.wakeup import Wakeup
 from coordinator.monitoring.round_timing import RoundTimer
+from coordinator.records.device_work import DeviceWork
 from coordinator.records.phases import PhaseRecords
 from coordinator.records.retention import RetentionRecords
 from coordinator.records.rounds import RoundRecords
@@ -26,7 +27,7 @@ _PAUSED_LOOK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class DriverRecords:
-    """Runs, rounds, phases and needed content in the database.
+    """All that a driver reads and writes in the database.
 
     On the engine of a term, each transaction fails with Deposed once another coordinator leads.
     """
@@ -34,6 +35,7 @@ class DriverRecords:
     runs: RunRecords
     rounds: RoundRecords
     phases: PhaseRecords
+    work: DeviceWork
     retention: RetentionRecords
 
     @classmethod
@@ -42,6 +44,7 @@ class DriverRecords:
             RunRecords(engine),
             RoundRecords(engine),
             PhaseRecords(engine),
+            DeviceWork(engine),
             RetentionRecords(engine),
         )
 

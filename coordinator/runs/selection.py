@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from coordinator.devices.registry import FleetView, Registry
-from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseRecords
+from coordinator.records.device_work import DeviceWork
+from coordinator.records.phases import PhasePlan, PhaseRecord
 from coordinator.records.runs import RunRecord
 from hfmds.algorithm.evaluation import choose_evaluators
 from hfmds.algorithm.sampling import Candidate, choose_cohort, sample_cohort
@@ -31,13 +32,13 @@ class Selection:
     """Selects devices for one run, from one view of the fleet for each decision."""
 
     def __init__(
-        self, run: RunRecord, registry: Registry, phases: PhaseRecords, plan_ready: PlanReady
+        self, run: RunRecord, registry: Registry, work: DeviceWork, plan_ready: PlanReady
     ) -> None:
         self._run_id = run.run_id
         self._recipe = run.spec.recipe
         self._policy = run.spec.policy
         self._registry = registry
-        self._phases = phases
+        self._work = work
         self._plan_ready = plan_ready
 
     @property
@@ -56,7 +57,7 @@ class Selection:
         """
         eligible = eligible_for(view, plan)
         # A device that could not evaluate may well be able to train.
-        unable = self._phases.unable(self._run_id, "synthesise", "train")
+        unable = self._work.unable(self._run_id, "synthesise", "train")
         able = [device_id for device_id in eligible if device_id not in unable]
         return able if len(able) >= self._policy.minimum_devices else eligible
 
@@ -105,9 +106,9 @@ class Selection:
     def _choose_evaluators(self, view: FleetView, plan: PhasePlan, now: float) -> Sequence[str]:
         """Choose the devices that evaluate; not those at work if the others suffice."""
         wanted = self._policy.evaluation
-        unable = self._phases.unable(self._run_id, "synthesise", "train", "evaluate")
+        unable = self._work.unable(self._run_id, "synthesise", "train", "evaluate")
         able = [device_id for device_id in view.eligible if device_id not in unable]
-        busy = self._phases.at_work(self._run_id, now)
+        busy = self._work.at_work(self._run_id, now)
         idle = [device_id for device_id in able if device_id not in busy]
         devices = idle if len(idle) >= wanted.devices else able
         candidates = self._candidates(view, devices, now)
@@ -122,13 +123,13 @@ class Selection:
         enough others remain.
         """
         if self._recipe.cohort_size:
-            busy = self._phases.at_work_elsewhere(self._run_id, now)
+            busy = self._work.at_work_elsewhere(self._run_id, now)
             idle = [device_id for device_id in devices if device_id not in busy]
             if len(idle) >= self._policy.asked(self._recipe.cohort_size):
                 devices = idle
         losses: dict[str, float] = {}
         if self._recipe.sampling.strategy == "power_of_choice":
-            losses = self._phases.last_losses(self._run_id)
+            losses = self._work.last_losses(self._run_id)
         return [
             Candidate(device_id, view.present[device_id].samples, losses.get(device_id))
             for device_id in devices

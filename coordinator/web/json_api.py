@@ -173,7 +173,7 @@ class JsonApi:
         known = [each_state.value for each_state in DeviceState]
         if state not in ("", *known):
             raise InvalidInput(f"state is {state[:50]!r}; it must be one of {', '.join(known)}")
-        devices = await self._in_thread(self._operations.devices)
+        devices = await self._in_thread(self._operations.device_list.page)
         return devices_shape(devices, state, self._access.quarantined)
 
     async def _pictured(self, request: web.Request) -> Shape:

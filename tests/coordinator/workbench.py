@@ -30,7 +30,7 @@ from coordinator.runs.run_control import DriverRecords
 from coordinator.runs.runs import Runs
 from coordinator.settings import CoordinatorSettings
 from coordinator.wiring import App, Environment, build
-from hfmds.domain.devices import DeviceProfile
+from hfmds.domain.devices import Device, DeviceProfile
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import Evaluation, LeakageSummary, Traffic, Weights
 from hfmds.domain.methods import FedAvg, Hfmds, Method
@@ -199,6 +199,10 @@ class Workbench:
     @property
     def operations(self) -> Operations:
         return self.app.admin.operations
+
+    def devices(self) -> Sequence[Device]:
+        """Return the devices as operators see them."""
+        return self.operations.device_list.page()
 
     async def create(self, spec: RunSpec, run_id: str = "run") -> Run:
         return await asyncio.to_thread(self.runs.create, run_id, spec)

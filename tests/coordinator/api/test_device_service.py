@@ -46,7 +46,7 @@ class Scene:
         return await self.client.submit_update(self.task.task_id, report, self.blobs)
 
     def accepted(self) -> int:
-        (device,) = self.bench.operations.devices()
+        (device,) = self.bench.devices()
         return device.accepted_tasks
 
 

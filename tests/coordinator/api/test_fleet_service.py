@@ -88,7 +88,7 @@ async def test_a_device_in_quarantine_gets_a_time_and_a_reason_and_no_work(tmp_p
             with pytest.raises(NotFound):
                 await camera.renew_lease("task")
             assert isinstance(await camera.check_in(PROFILE, 0.0), RetryLater)
-            assert [device.device_id for device in bench.operations.devices()] == ["camera"]
+            assert [device.device_id for device in bench.devices()] == ["camera"]
         finally:
             await phone.close()
             await camera.close()

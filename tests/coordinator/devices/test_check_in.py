@@ -216,14 +216,14 @@ async def test_a_device_whose_waiting_call_breaks_is_away_until_it_comes_back(
 ) -> None:
     async with workbench(tmp_path) as bench:
         (waiting,) = await bench.arrive("a")
-        await eventually(lambda: bench.operations.devices())
-        assert [device.state for device in bench.operations.devices()] == [DeviceState.AVAILABLE]
+        await eventually(bench.devices)
+        assert [device.state for device in bench.devices()] == [DeviceState.AVAILABLE]
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert [device.state for device in bench.operations.devices()] == [DeviceState.AWAY]
+        assert [device.state for device in bench.devices()] == [DeviceState.AWAY]
         await bench.create(make_spec())
         await bench.check_in("a")
-        (device,) = bench.operations.devices()
+        (device,) = bench.devices()
         assert device.state is DeviceState.WORKING
         assert device.task_id is not None
         assert device.profile == PROFILE
@@ -235,10 +235,10 @@ async def test_giving_up_twice_counts_once(tmp_path: Path) -> None:
         for _ in range(2):
             await bench.leases.report_failure("a", assignment.task_id, "broken")
         await bench.until(lambda run: run.state is RunState.PAUSED)
-        assert [device.failed_tasks for device in bench.operations.devices()] == [1]
+        assert [device.failed_tasks for device in bench.devices()] == [1]
         bench.runs.resume("run")
         await bench.play("a", 1, echo)
-        (device,) = bench.operations.devices()
+        (device,) = bench.devices()
         assert (device.accepted_tasks, device.failed_tasks) == (1, 1)
 
 
@@ -262,8 +262,8 @@ async def test_devices_are_listed_in_pages_and_counted_by_state(tmp_path: Path) 
             if name != "a":
                 await bench.leases.report_failure(name, (await task).task_id, "no battery")
         await bench.leases.leave("c")
-        registry = bench.app.registry
-        everything = registry.list()
+        device_list = bench.operations.device_list
+        everything = device_list.page()
         assert [device.device_id for device in everything] == names
         assert [device.failed_tasks for device in everything] == [0, 1, 1]
         assert [device.last_failure for device in everything] == [
@@ -271,10 +271,10 @@ async def test_devices_are_listed_in_pages_and_counted_by_state(tmp_path: Path) 
             "no battery",
             "no battery",
         ]
-        pages = [registry.list("", 2), registry.list("b", 2), registry.list("c", 2)]
-        assert pages == [everything[:2], everything[2:], []]
+        pages = [device_list.page("", 2), device_list.page("b", 2), device_list.page("c", 2)]
+        assert pages == [everything[:2], everything[2:], ()]
         counted = Counter(device.state for device in everything)
-        assert registry.states() == counted
+        assert device_list.states() == counted
         assert counted[DeviceState.AWAY] == 1
 
 
@@ -286,7 +286,7 @@ async def test_a_device_that_said_goodbye_is_not_waited_for_and_gets_its_task_ba
         await bench.create(make_spec(rounds=2, devices=1))
         task = await leaving
         await bench.leases.leave("leaving")
-        states = {device.device_id: device.state for device in bench.operations.devices()}
+        states = {device.device_id: device.state for device in bench.devices()}
         assert states["leaving"] is DeviceState.AWAY
         assert await bench.check_in("leaving") == task
         await bench.leases.leave("leaving")

@@ -28,7 +28,7 @@ async def after(
             for device_id, own in (("a", process), ("b", "of-b")):
                 await bench.check_ins.check_in(device_id, PROFILE, 0.0, "", own)
         now[0] += later_seconds
-        return {device.device_id: device.has_twin for device in bench.operations.devices()}
+        return {device.device_id: device.has_twin for device in bench.devices()}
 
 
 @pytest.mark.parametrize("processes", ["1212", "1122112212", "123412"])
@@ -67,9 +67,9 @@ async def test_two_programs_with_one_id_are_detected_over_the_wire(tmp_path: Pat
             for client in (first, second, first):
                 await client.reopen()  # a new certificate, the same process
                 await client.check_in(PROFILE, 0.0)
-                assert not bench.operations.devices()[0].has_twin
+                assert not bench.devices()[0].has_twin
             await second.check_in(PROFILE, 0.0)
-            assert bench.operations.devices()[0].has_twin
+            assert bench.devices()[0].has_twin
         finally:
             await first.close()
             await second.close()

@@ -82,7 +82,7 @@ async def test_the_coordinator_records_how_far_a_task_is(tmp_path: Path) -> None
         assignment = await bench.check_in("a")
 
         async def stage() -> TaskStage | None:
-            (device,) = await asyncio.to_thread(bench.app.registry.list)
+            (device,) = await asyncio.to_thread(bench.devices)
             assert device.state is DeviceState.WORKING
             return device.stage
 

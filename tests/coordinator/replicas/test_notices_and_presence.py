@@ -10,7 +10,6 @@ import pytest
 from sqlalchemy import Engine
 
 from coordinator.devices.registry import Registry
-from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.tables import Base
 from coordinator.replicas.notices import Notices, SharedNotices, Topic
 from coordinator.replicas.presence import Presence
@@ -64,7 +63,7 @@ class Replica:
     def __init__(self, engine: Engine, name: str) -> None:
         self.now = 1000.0
         self.arrivals = 0
-        self.registry = Registry(engine, TaskRecords(engine), lambda: self.now, AWAY_SECONDS)
+        self.registry = Registry(engine, lambda: self.now, AWAY_SECONDS)
         self.registry.on_arrival(self._count)
         self.presence = Presence(engine, name, self.registry, Notices())
 
@@ -99,7 +98,7 @@ def test_a_device_at_one_replica_is_present_for_all(pair: tuple[Replica, Replica
         exchange(first, second)
         assert first.registry.view("run").present == {"b": rich}
         assert first.arrivals == 1
-        assert [device.device_id for device in first.registry.list()] == ["b"]
+        assert [*first.registry.seen()] == ["b"]
     first.meet("a")
     exchange(first, second)
     assert first.present() == second.present() == ["a", "b"]

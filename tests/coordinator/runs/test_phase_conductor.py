@@ -242,7 +242,7 @@ async def test_a_run_waits_for_an_eligible_device(
         assert isinstance(task, Assignment)
         await bench.do("phone", task, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
-        assert [device.profile for device in bench.operations.devices()] == [plugged_in]
+        assert [device.profile for device in bench.devices()] == [plugged_in]
 
 
 async def test_a_devices_description_is_kept_over_a_restart(tmp_path: Path) -> None:
@@ -251,11 +251,11 @@ async def test_a_devices_description_is_kept_over_a_restart(tmp_path: Path) -> N
     async with workbench(tmp_path) as bench:
         await bench.check_ins.check_in("a", profile, 0.0, "")
     async with workbench(tmp_path) as bench:
-        assert [device.profile for device in bench.operations.devices()] == [profile]
+        assert [device.profile for device in bench.devices()] == [profile]
         # The coordinator knows the current free memory without writing it.
         today = replace(profile, free_memory_bytes=GIB)
         await bench.check_ins.check_in("a", today, 0.0, "")
-        assert [device.profile for device in bench.operations.devices()] == [today]
+        assert [device.profile for device in bench.devices()] == [today]
 
 
 async def test_devices_with_the_highest_loss_are_chosen_once_all_have_trained(

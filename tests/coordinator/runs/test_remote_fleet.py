@@ -374,5 +374,5 @@ async def test_a_device_that_failed_gets_no_task_while_others_suffice(
         assert not waiting.done()
         waiting.cancel()
         assert [item.device_ids for item in bench.runs.rounds("run")] == [("able",)] * 2
-        failures = {device.device_id: device.last_failure for device in bench.operations.devices()}
+        failures = {device.device_id: device.last_failure for device in bench.devices()}
         assert failures == {"able": "", "broken": "too small"}
