@@ -157,8 +157,8 @@ def build(
     notices.listen(Topic.WORK, check_ins.wake)
     notices.listen(Topic.RUN, drivers.wake)
 
-    models = RunModels(records.runs, contents, held_out)
-    runs = Runs(records.runs, drivers, models, notices, clock)
+    models = RunModels(records, contents, held_out)
+    runs = Runs(records, drivers, models, notices, clock)
     events, funnel = EventRecords(engine), FunnelRecords(engine)
     operations = Operations(runs, events, funnel, DeviceList(engine, registry, clock), drain)
     admin = AdminServicer(runs, models, operations, DrainSwitch(drain, notices))

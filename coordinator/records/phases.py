@@ -12,7 +12,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Engine,
-    and_,
     func,
     insert,
     or_,
@@ -49,6 +48,22 @@ _STATE_DURING = {
     "train": RoundState.TRAINING,
     "evaluate": RoundState.EVALUATING,
 }
+
+_PHASE_COLUMNS = (
+    PhaseRow.opened_at,
+    PhaseRow.deadline_at,
+    PhaseRow.goal,
+    PhaseRow.closed,
+    PhaseRow.asynchronous,
+)
+_TASK_COLUMNS = (
+    TaskRow.device_id,
+    TaskRow.round_number,
+    TaskRow.state,
+    TaskRow.lease_expires_at,
+    TaskRow.counted_round,
+    TaskRow.over_reason,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +119,7 @@ class PhaseRecord:
     deadline_at: float
     goal: int
     closed: bool
+    asynchronous: bool
     tasks: tuple[PhaseTask, ...]
     stale: int = 0  # tasks of earlier rounds that its opening ended
 
@@ -149,7 +165,7 @@ class PhaseRecords:
         key, policy = plan.key, plan.policy
         stale = 0
         with changing(self._engine) as connection:
-            phase = _read_phase(connection, key)
+            phase = _find(connection, key)
             if phase is not None:
                 return phase
             require_not_ended(connection, key.run_id)
@@ -183,7 +199,7 @@ class PhaseRecords:
                 )
                 stale = end_tasks(connection, LateReason.STALE, now, *too_old)
                 count_waiting_results(connection, key, plan.goal, now)
-            return replace(_require_phase(connection, key), stale=stale)
+            return replace(_require(connection, key), stale=stale)
 
     def are_drained(self) -> bool:
         """Return whether an operator wants that no new phase opens."""
@@ -193,31 +209,25 @@ class PhaseRecords:
     def find(self, key: PhaseKey) -> PhaseRecord | None:
         """Return a phase; None if it was never opened."""
         with looking(self._engine) as connection:
-            return _read_phase(connection, key)
+            return _find(connection, key)
 
     def get(self, key: PhaseKey) -> PhaseRecord:
         """Return a phase that was opened."""
         with looking(self._engine) as connection:
-            return _require_phase(connection, key)
-
-    def opened_at(self, key: PhaseKey) -> float:
-        """Return when a phase was opened."""
-        with looking(self._engine) as connection:
-            return _require_row(connection, key).opened_at
+            return _require(connection, key)
 
     def ask(self, key: PhaseKey, devices: Collection[str], now: float) -> None:
         """Give a phase more devices, if it is still open."""
         with changing(self._engine) as connection:
-            if not _require_row(connection, key).closed:
+            if not _require(connection, key).closed:
                 add_tasks(connection, key, devices, now)
 
     def extend(self, key: PhaseKey, devices: Collection[str], now: float) -> None:
         """Give a phase its time again, and more devices, if it is still open."""
         with changing(self._engine) as connection:
-            phase = _require_row(connection, key)
-            if phase.closed:
+            if _require(connection, key).closed:
                 return
-            extended = update(PhaseRow).values(deadline_at=now + phase.deadline_seconds)
+            extended = update(PhaseRow).values(deadline_at=now + PhaseRow.deadline_seconds)
             connection.execute(extended.where(*_is_phase(key)))
             add_tasks(connection, key, devices, now)
             _append_phase_event(
@@ -242,7 +252,7 @@ class PhaseRecords:
     def close(self, key: PhaseKey, reason: LateReason, now: float) -> None:
         """Close a phase and end the tasks still at work; a closed phase stays as it is."""
         with changing(self._engine) as connection:
-            phase = _require_row(connection, key)
+            phase = _require(connection, key)
             if not phase.closed:
                 close_phase(connection, key, reason, now, asynchronous=phase.asynchronous)
 
@@ -269,26 +279,6 @@ class PhaseRecords:
             began = session.scalars(select(TaskRow.round_number).where(*counted))
             ages = [round_number - number for number in began]
         return Staleness(sum(ages) / len(ages), max(ages)) if ages else None
-
-    def snapshots_in_use(self, run_id: str) -> tuple[str, ...]:
-        """Return the snapshots that devices train with, by tasks whose results are wanted."""
-        same_phase = (
-            TaskRow.run_id == PhaseRow.run_id,
-            TaskRow.round_number == PhaseRow.round_number,
-            TaskRow.kind == PhaseRow.kind,
-        )
-        references = (
-            select(PhaseRow.reference)
-            .join(TaskRow, and_(*same_phase))
-            .where(
-                TaskRow.run_id == run_id,
-                TaskRow.kind == "train",
-                TaskRow.state.in_(PENDING_NAMES),
-            )
-            .distinct()
-        )
-        with looking(self._engine) as connection:
-            return tuple(sorted(set(connection.scalars(references)) - {""}))
 
 
 def _is_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
@@ -325,70 +315,28 @@ def _append_phase_event(
     append_event(connection, key.run_id, kind, now, **phase, **details)
 
 
-@dataclass(frozen=True, slots=True)
-class _Phase:
-    """A phase without its tasks."""
-
-    opened_at: float
-    deadline_at: float
-    deadline_seconds: float
-    goal: int
-    closed: bool
-    asynchronous: bool
-
-
-def _find_row(connection: Connection, key: PhaseKey) -> _Phase | None:
-    phase = select(
-        PhaseRow.opened_at,
-        PhaseRow.deadline_at,
-        PhaseRow.deadline_seconds,
-        PhaseRow.goal,
-        PhaseRow.closed,
-        PhaseRow.asynchronous,
-    ).where(*_is_phase(key))
-    row = connection.execute(phase).first()
-    return row and _Phase(*row)
-
-
-def _require_row(connection: Connection, key: PhaseKey) -> _Phase:
-    row = _find_row(connection, key)
-    if row is None:
-        raise LookupError(f"{key} was never opened")
-    return row
-
-
-def _read_phase(connection: Connection, key: PhaseKey) -> PhaseRecord | None:
+def _find(connection: Connection, key: PhaseKey) -> PhaseRecord | None:
     """Return a phase with its tasks; None if it was never opened."""
-    phase = _find_row(connection, key)
-    return _with_tasks(connection, key, phase) if phase else None
-
-
-def _require_phase(connection: Connection, key: PhaseKey) -> PhaseRecord:
-    return _with_tasks(connection, key, _require_row(connection, key))
-
-
-def _with_tasks(connection: Connection, key: PhaseKey, phase: _Phase) -> PhaseRecord:
+    phase = connection.execute(select(*_PHASE_COLUMNS).where(*_is_phase(key))).first()
+    if phase is None:
+        return None
+    opened_at, deadline_at, goal, closed, asynchronous = phase
     of_round = TaskRow.round_number == key.round_number
-    if phase.asynchronous:
+    if asynchronous:
         counted = TaskRow.counted_round == key.round_number
         of_round = or_(of_round, counted, TaskRow.state.in_(PENDING_NAMES))
-    tasks = select(
-        TaskRow.device_id,
-        TaskRow.round_number,
-        TaskRow.state,
-        TaskRow.lease_expires_at,
-        TaskRow.counted_round,
-        TaskRow.over_reason,
-    ).where(TaskRow.run_id == key.run_id, TaskRow.kind == key.kind, of_round)
-    rows = sorted(connection.execute(tasks), key=lambda row: (row[0], row[1]))
-    return PhaseRecord(
-        key,
-        phase.opened_at,
-        phase.deadline_at,
-        phase.goal,
-        phase.closed,
-        tuple(
-            PhaseTask(device_id, number, TaskState[state], expires_at, counted, reason)
-            for device_id, number, state, expires_at, counted, reason in rows
-        ),
-    )
+    of_run = (TaskRow.run_id == key.run_id, TaskRow.kind == key.kind)
+    rows = connection.execute(select(*_TASK_COLUMNS).where(*of_run, of_round))
+    tasks = [
+        PhaseTask(device_id, number, TaskState[state], expires_at, counted_round, reason)
+        for device_id, number, state, expires_at, counted_round, reason in rows
+    ]
+    tasks.sort(key=lambda task: (task.device_id, task.round_number))
+    return PhaseRecord(key, opened_at, deadline_at, goal, closed, asynchronous, tuple(tasks))
+
+
+def _require(connection: Connection, key: PhaseKey) -> PhaseRecord:
+    phase = _find(connection, key)
+    if phase is None:
+        raise LookupError(f"{key} was never opened")
+    return phase

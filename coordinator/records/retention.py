@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
 from coordinator.records.events import append_event
-from coordinator.records.rounds import best_round
+from coordinator.records.rounds import best_round, completed_row, last_number
 from coordinator.records.states import RoundState, TaskState
 from coordinator.records.tables import PhaseRow, RoundRow, RunRow, TaskRow
 from coordinator.records.tasks import PENDING_NAMES
@@ -23,7 +23,7 @@ from hfmds.domain.digest import Digest
 from hfmds.domain.round_policy import Retention
 from hfmds.domain.runs import RunState
 from hfmds.errors import NotFound
-from hfmds.storage.database import changing, looking
+from hfmds.storage.database import changing, looking, reading
 from hfmds.wire.conversions.records import decode_round
 
 
@@ -48,22 +48,18 @@ def mark_dropped_models(
     session.flush()
 
 
-def require_kept(session: Session, row: RoundRow) -> None:
-    """Raise NotFound if a round's model was dropped, naming the models that are kept."""
-    if not row.model_dropped:
-        return
-    numbers = [str(kept.number) for kept in session.scalars(_with_model(row.run_id))]
-    raise NotFound(
-        f"the model of run {row.run_id!r} after round {row.number} is no longer kept; "
-        f"kept are those after rounds {', '.join(numbers)}"
-    )
-
-
 class RetentionRecords:
     """Tells which content runs need."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def model(self, run_id: str, number: int) -> Digest:
+        """Return the model after a completed round, 0 for the last; NotFound if it is not kept."""
+        with reading(self._engine) as session:
+            row = completed_row(session, run_id, number)
+            _require_kept(session, row)
+            return decode_round(row.record).weights
 
     @contextmanager
     def unneeded(self, run_id: str, stored: Sequence[Digest]) -> Iterator[list[Digest]]:
@@ -83,6 +79,37 @@ class RetentionRecords:
             spent = _used(connection, run_id) - _needed(connection, run_id)
             yield [digest for digest in stored if digest.sha256 in spent]
 
+    def snapshots_in_use(self, run_id: str) -> tuple[str, ...]:
+        """Return the snapshots that devices train with, by tasks whose results are wanted."""
+        same_phase = (
+            TaskRow.run_id == PhaseRow.run_id,
+            TaskRow.round_number == PhaseRow.round_number,
+            TaskRow.kind == PhaseRow.kind,
+        )
+        references = (
+            select(PhaseRow.reference)
+            .join(TaskRow, and_(*same_phase))
+            .where(
+                TaskRow.run_id == run_id,
+                TaskRow.kind == "train",
+                TaskRow.state.in_(PENDING_NAMES),
+            )
+            .distinct()
+        )
+        with looking(self._engine) as connection:
+            return tuple(sorted(set(connection.scalars(references)) - {""}))
+
+
+def _require_kept(session: Session, row: RoundRow) -> None:
+    """Raise NotFound if a round's model was dropped, naming the models that are kept."""
+    if not row.model_dropped:
+        return
+    numbers = [str(kept.number) for kept in session.scalars(_with_model(row.run_id))]
+    raise NotFound(
+        f"the model of run {row.run_id!r} after round {row.number} is no longer kept; "
+        f"kept are those after rounds {', '.join(numbers)}"
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class _OpenTask:
@@ -99,7 +126,7 @@ def _needed(connection: Connection, run_id: str) -> set[str]:
     It needs the models that it keeps, the server's last state, and before the first round the model
     that it starts from. For open tasks it needs the models at which they begin, and their results.
     """
-    last = _last_round(connection, run_id)
+    last = last_number(connection, run_id)
     kept = _with_model(run_id).with_only_columns(RoundRow.weights_sha256)
     needed = set(connection.scalars(kept)) | _server_state(connection, run_id, last)
     if last == 0:
@@ -112,7 +139,7 @@ def _needed(connection: Connection, run_id: str) -> set[str]:
 
 def _used(connection: Connection, run_id: str) -> set[str]:
     """Return the content that a run needed until its last round was recorded."""
-    last = _last_round(connection, run_id)
+    last = last_number(connection, run_id)
     models = select(PhaseRow.weights_sha256).where(PhaseRow.run_id == run_id)
     updates = select(TaskRow.result_sha256).where(
         TaskRow.run_id == run_id, TaskRow.kind == "train", TaskRow.counted_round == last
@@ -132,7 +159,7 @@ def _open_tasks(connection: Connection, run_id: str) -> list[_OpenTask]:
     """Return a run's open tasks; a run that has ended has none."""
     if _has_ended(connection, run_id):
         return []
-    last = _last_round(connection, run_id)
+    last = last_number(connection, run_id)
     of_run = TaskRow.run_id == run_id
     accepted = TaskRow.state == TaskState.ACCEPTED.name
     is_open = or_(  # the database finds the rows of each term by an index
@@ -165,17 +192,6 @@ def _with_model(run_id: str) -> Select[RoundRow]:
         )
         .order_by(RoundRow.number)
     )
-
-
-def _last_round(connection: Connection, run_id: str) -> int:
-    """Return the number of the last completed round; 0 before the first."""
-    last = (
-        select(RoundRow.number)
-        .where(RoundRow.run_id == run_id, RoundRow.state == RoundState.COMPLETED.name)
-        .order_by(RoundRow.number.desc())
-        .limit(1)
-    )
-    return connection.scalar(last) or 0
 
 
 def _server_state(connection: Connection, run_id: str, number: int) -> set[str]:

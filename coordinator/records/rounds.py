@@ -1,4 +1,4 @@
-"""Rounds: where each is, from waiting for devices to its record.
+"""Rounds: where each is, from waiting for devices to its record, and the records of completed ones.
 
 A round enters a state in the transaction of the change that the state stands for: a phase opens or
 closes, a record is written. So a `kill -9` finds the round in one state or in the next.
@@ -6,9 +6,19 @@ closes, a record is written. So a `kill -9` finds the round in one state or in t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Select,
+    SQLColumnExpression,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from coordinator.records.events import append_event
@@ -16,10 +26,11 @@ from coordinator.records.states import ROUND_TRANSITIONS, RoundState
 from coordinator.records.tables import RoundRow, RunRow
 from hfmds.domain.administration.events import EventKind
 from hfmds.domain.round_policy import EarlyStop
-from hfmds.domain.runs import RunState
-from hfmds.errors import WrongState
+from hfmds.domain.runs import Round, RunState
+from hfmds.errors import NotFound, WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import changing, reading
+from hfmds.wire.conversions.records import decode_round
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +109,7 @@ def reason_to_stop(session: Session, run_id: str, early_stop: EarlyStop | None) 
 
 
 class RoundRecords:
-    """The coordinator's records of rounds in progress. Each method is one transaction."""
+    """The coordinator's records of rounds. Each method is one transaction."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -132,6 +143,78 @@ class RoundRecords:
             if row is None:
                 return None
             return RoundInProgress(row.number, RoundState[row.state], row.began_at, row.entered_at)
+
+    def completed(self, run_id: str, after: int = 0) -> tuple[Round, ...]:
+        """Return the completed rounds after a number, in order."""
+        with reading(self._engine) as session:
+            run_row(session, run_id)
+            rows = session.scalars(
+                select(RoundRow)
+                .where(
+                    RoundRow.run_id == run_id,
+                    RoundRow.number > after,
+                    RoundRow.state == RoundState.COMPLETED.name,
+                )
+                .order_by(RoundRow.number)
+            )
+            return tuple(map(round_of, rows))
+
+    def get(self, run_id: str, number: int) -> Round:
+        """Return a completed round; 0 is the last."""
+        with reading(self._engine) as session:
+            return round_of(completed_row(session, run_id, number))
+
+    def count_completed(self) -> int:
+        """Count the completed rounds of all runs."""
+        last = _last_number_of(RunRow.run_id).correlate(RunRow).scalar_subquery()
+        with reading(self._engine) as session:
+            return int(session.scalar(select(func.sum(last)).select_from(RunRow)) or 0)
+
+
+def run_row(session: Session, run_id: str) -> RunRow:
+    """Return the row of a run; NotFound without one."""
+    row = session.get(RunRow, run_id)
+    if row is None:
+        raise no_run(run_id)
+    return row
+
+
+def no_run(run_id: str) -> NotFound:
+    """Return the error for a run that does not exist."""
+    return NotFound(f"there is no run {run_id!r}; `hfmds run list` shows the runs")
+
+
+def completed_row(session: Session, run_id: str, number: int) -> RoundRow:
+    """Return the row of a completed round, 0 for the last; NotFound without one."""
+    run_row(session, run_id)
+    row = session.get(RoundRow, (run_id, number or last_number(session, run_id)))
+    if row is None or row.state != RoundState.COMPLETED.name:
+        raise NotFound(f"run {run_id!r} has no completed round {number or 'yet'}")
+    return row
+
+
+def round_of(row: RoundRow) -> Round:
+    """Return a completed round."""
+    return replace(decode_round(row.record), model_dropped=row.model_dropped)
+
+
+def last_number(database: Session | Connection, run_id: str) -> int:
+    """Return the number of the last completed round; 0 before the first."""
+    return database.scalar(_last_number_of(literal(run_id))) or 0
+
+
+def _last_number_of(run_id: SQLColumnExpression[str]) -> Select[int]:
+    """Select the number of a run's last completed round.
+
+    The index gives the newest row first. `max` reads all rows.
+    """
+    completed = RoundRow.state == RoundState.COMPLETED.name
+    return (
+        select(RoundRow.number)
+        .where(RoundRow.run_id == run_id, completed)
+        .order_by(RoundRow.number.desc())
+        .limit(1)
+    )
 
 
 def _append_round_event(

@@ -1,4 +1,4 @@
-"""Runs and their completed rounds in the database. Each method is one transaction."""
+"""Runs in the database. Each method is one transaction."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from datetime import UTC, datetime
 
 from sqlalchemy import (
     Engine,
-    Select,
-    SQLColumnExpression,
     and_,
     delete,
     func,
-    literal,
     or_,
     select,
 )
 from sqlalchemy.orm import Session
 
 from coordinator.records.events import COORDINATOR, append_event, require_log
-from coordinator.records.retention import mark_dropped_models, require_kept
+from coordinator.records.retention import mark_dropped_models
 from coordinator.records.rounds import (
     best_round,
     enter,
+    last_number,
+    no_run,
     reason_to_stop,
+    round_of,
     round_state,
+    run_row,
     update_round,
 )
 from coordinator.records.states import RUN_TRANSITIONS, RoundState
@@ -41,7 +42,6 @@ from hfmds.errors import Conflict, NotFound, Unavailable, WrongState
 from hfmds.state_machine import require_transition
 from hfmds.storage.database import looking, reading, transaction
 from hfmds.wire.conversions.records import (
-    decode_round,
     decode_run_spec,
     encode_round,
     encode_run_spec,
@@ -159,14 +159,14 @@ class RunRecords:
     def get(self, run_id: str) -> RunRecord:
         """Return a run."""
         with reading(self._engine) as session:
-            return _record(session, _row(session, run_id))
+            return _record(session, run_row(session, run_id))
 
     def state(self, run_id: str) -> RunState:
         """Return the state of a run."""
         with looking(self._engine) as connection:
             state = connection.scalar(select(RunRow.state).where(RunRow.run_id == run_id))
         if state is None:
-            raise _no_run(run_id)
+            raise no_run(run_id)
         return RunState[state]
 
     def list(self, after: str = "", most: int | None = None) -> list[RunRecord]:
@@ -189,12 +189,6 @@ class RunRecords:
         with reading(self._engine) as session:
             return {RunState[row[0]]: row[1] for row in session.execute(counts)}
 
-    def completed_rounds(self) -> int:
-        """Count the completed rounds of all runs."""
-        last = _last_number_of(RunRow.run_id).correlate(RunRow).scalar_subquery()
-        with reading(self._engine) as session:
-            return int(session.scalar(select(func.sum(last)).select_from(RunRow)) or 0)
-
     def active(self) -> Sequence[RunRecord]:
         """Return the runs that have not ended, oldest first."""
         not_ended = [state.name for state in RunState if not state.ended]
@@ -213,33 +207,6 @@ class RunRecords:
         """Return whether there is a run with this id."""
         with reading(self._engine) as session:
             return session.get(RunRow, run_id) is not None
-
-    def rounds(self, run_id: str, after: int = 0) -> tuple[Round, ...]:
-        """Return the completed rounds after a number, in order."""
-        with reading(self._engine) as session:
-            _row(session, run_id)
-            rows = session.scalars(
-                select(RoundRow)
-                .where(
-                    RoundRow.run_id == run_id,
-                    RoundRow.number > after,
-                    RoundRow.state == RoundState.COMPLETED.name,
-                )
-                .order_by(RoundRow.number)
-            )
-            return tuple(map(_round, rows))
-
-    def round(self, run_id: str, number: int) -> Round:
-        """Return a completed round; 0 is the last."""
-        with reading(self._engine) as session:
-            return _round(_completed_row(session, run_id, number))
-
-    def model(self, run_id: str, number: int) -> Digest:
-        """Return the model after a completed round, 0 for the last; NotFound if it is not kept."""
-        with reading(self._engine) as session:
-            row = _completed_row(session, run_id, number)
-            require_kept(session, row)
-            return decode_round(row.record).weights
 
     def pause(self, run_id: str, now: float, reason: str = "", by: str = COORDINATOR) -> RunRecord:
         """Stop handing out the run's work; a paused run stays as it is."""
@@ -265,7 +232,7 @@ class RunRecords:
     def cancel(self, run_id: str, now: float, by: str = COORDINATOR) -> RunRecord:
         """End the run and its pending tasks for good; a cancelled run stays as it is."""
         with transaction(self._engine) as session:
-            row = _row(session, run_id)
+            row = run_row(session, run_id)
             if row.state != RunState.CANCELLED.name:
                 row = _active_row(session, run_id)
                 _move(row, RunState.CANCELLED)
@@ -318,9 +285,9 @@ class RunRecords:
         """
         number = completed.number
         with transaction(self._engine) as session:
-            row, connection = _row(session, run_id), session.connection()
+            row, connection = run_row(session, run_id), session.connection()
             if RunState[row.state].ended:
-                return RunPosition(_last_number(session, run_id), RunState[row.state])
+                return RunPosition(last_number(session, run_id), RunState[row.state])
             if round_state(connection, run_id, number) is not RoundState.COMPLETED:
                 enter(connection, run_id, number, RoundState.COMPLETED, now)
                 model = {"round": number, "model": completed.weights.sha256}
@@ -344,17 +311,6 @@ class RunRecords:
             return RunPosition(number, RunState[row.state])
 
 
-def _row(session: Session, run_id: str) -> RunRow:
-    row = session.get(RunRow, run_id)
-    if row is None:
-        raise _no_run(run_id)
-    return row
-
-
-def _no_run(run_id: str) -> NotFound:
-    return NotFound(f"there is no run {run_id!r}; `hfmds run list` shows the runs")
-
-
 def _move(row: RunRow, state: RunState, reason: str = "") -> None:
     """Bring a run into another state; operators see the reason."""
     require_transition(RUN_TRANSITIONS, RunState[row.state], state, f"run {row.run_id!r}")
@@ -362,45 +318,15 @@ def _move(row: RunRow, state: RunState, reason: str = "") -> None:
 
 
 def _active_row(session: Session, run_id: str) -> RunRow:
-    row = _row(session, run_id)
+    row = run_row(session, run_id)
     state = RunState[row.state]
     if state.ended:
         raise WrongState(f"run {run_id!r} is {state.value}; create another one")
     return row
 
 
-def _completed_row(session: Session, run_id: str, number: int) -> RoundRow:
-    _row(session, run_id)
-    row = session.get(RoundRow, (run_id, number or _last_number(session, run_id)))
-    if row is None or row.state != RoundState.COMPLETED.name:
-        raise NotFound(f"run {run_id!r} has no completed round {number or 'yet'}")
-    return row
-
-
-def _round(row: RoundRow) -> Round:
-    return replace(decode_round(row.record), model_dropped=row.model_dropped)
-
-
-def _last_number(session: Session, run_id: str) -> int:
-    return session.scalar(_last_number_of(literal(run_id))) or 0
-
-
-def _last_number_of(run_id: SQLColumnExpression[str]) -> Select[int]:
-    """Select the number of a run's last completed round.
-
-    The index gives the newest row first. `max` reads all rows.
-    """
-    completed = RoundRow.state == RoundState.COMPLETED.name
-    return (
-        select(RoundRow.number)
-        .where(RoundRow.run_id == run_id, completed)
-        .order_by(RoundRow.number.desc())
-        .limit(1)
-    )
-
-
 def _record(session: Session, row: RunRow) -> RunRecord:
-    completed = _last_number(session, row.run_id)
+    completed = last_number(session, row.run_id)
     last = session.get(RoundRow, (row.run_id, completed))
     return RunRecord(
         run_id=row.run_id,
@@ -410,7 +336,7 @@ def _record(session: Session, row: RunRow) -> RunRecord:
         state_reason=row.state_reason,
         created_at=row.created_at,
         completed_rounds=completed,
-        last_round=_round(last) if last else None,
+        last_round=round_of(last) if last else None,
         best_round=best_round(session, row.run_id),
         start=Digest(row.start_sha256, row.start_bytes) if row.start_sha256 else None,
         pool_key=row.pool_key,

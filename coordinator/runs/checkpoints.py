@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from coordinator.records.runs import RunPosition, RunRecord, RunRecords
+from coordinator.records.runs import RunPosition, RunRecord
 from coordinator.records.tasks import PhaseKey
 from coordinator.runs.content import Models, RunContents
 from coordinator.runs.evaluation import HeldOut, Learning
@@ -50,7 +50,7 @@ class Checkpoints:
         if run.last_round is None:
             return None
         # If no round was evaluated, the best one is the last.
-        return run.last_round, self._records.runs.round(run.run_id, run.best_round)
+        return run.last_round, self._records.rounds.get(run.run_id, run.best_round)
 
     def start(self) -> Checkpoint:
         """Return the last recorded checkpoint, or w^0."""
@@ -69,9 +69,8 @@ class Checkpoints:
         """Record a round durably. Returns the round, and how far its run is."""
         run_id, t = self._run.run_id, result.checkpoint.round_number
         state = result.checkpoint.server_state
-        began_at = self._records.phases.opened_at(
-            PhaseKey(run_id, t, "synthesise" if result.refreshed else "train")
-        )
+        first = PhaseKey(run_id, t, "synthesise" if result.refreshed else "train")
+        began_at = self._records.phases.get(first).opened_at
         asynchronous = self._run.spec.policy.asynchronous is not None
         completed = Round(
             number=t,
@@ -101,8 +100,8 @@ class Checkpoints:
 class RunModels:
     """Makes the first models of runs, and hands out recorded ones."""
 
-    def __init__(self, runs: RunRecords, contents: RunContents, held_out: HeldOut) -> None:
-        self._runs = runs
+    def __init__(self, records: DriverRecords, contents: RunContents, held_out: HeldOut) -> None:
+        self._records = records
         self._contents = contents
         self._held_out = held_out
 
@@ -118,15 +117,16 @@ class RunModels:
         A run that exists has its copy, and the other run may be gone. So this copies nothing then.
         """
         start = spec.start_from
-        if start is None or self._runs.exists(run_id):
+        if start is None or self._records.runs.exists(run_id):
             return None
-        origin, model = self._runs.get(start.run_id).spec.recipe.model, spec.recipe.model
+        origin = self._records.runs.get(start.run_id).spec.recipe.model
+        model = spec.recipe.model
         if origin != model:
             raise InvalidInput(
                 f"{start} is of {origin}, but the recipe's model is {model}; "
                 "give the recipe the same model, or start from another"
             )
-        digest = self._runs.model(start.run_id, start.round_number)
+        digest = self._records.retention.model(start.run_id, start.round_number)
         path = self._contents.of(start.run_id).blobs.local_path(digest)
         stored = StoredWeights(path, str(start))
         fresh = self._held_out.learning.first_checkpoint(spec.recipe).weights
@@ -137,7 +137,8 @@ class RunModels:
         self, run_id: str, round_number: int, offset: int = 0
     ) -> AsyncIterator[bytes]:
         """Yield the model after a round, in chunks."""
-        model = await asyncio.to_thread(self._runs.model, run_id, round_number)
+        find = self._records.retention.model
+        model = await asyncio.to_thread(find, run_id, round_number)
         content = await asyncio.to_thread(self._contents.of, run_id)
         async for chunk in outgoing(content.blobs, model, offset):
             yield chunk

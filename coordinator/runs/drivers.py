@@ -50,11 +50,10 @@ class Drivers:
 
     def show_ended_runs(self) -> None:
         """Show the metrics of runs that have ended, which get no driver."""
-        runs = self._records.runs
-        for run in reversed(runs.list()):
+        for run in reversed(self._records.runs.list()):
             if run.state.ended:
                 if run.last_round:
-                    best = runs.round(run.run_id, run.best_round)
+                    best = self._records.rounds.get(run.run_id, run.best_round)
                     self._metrics.show_run(run.run_id, run.last_round, best)
                 self._metrics.run_ended(run.run_id)
 

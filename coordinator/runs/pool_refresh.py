@@ -68,7 +68,7 @@ class PoolRefresh:
         """Begin a round and open its pool. Returns the devices whose images were withdrawn."""
         run_id = self._run.run_id
         self._records.rounds.begin(run_id, round_number, self._control.now())
-        in_use = self._records.phases.snapshots_in_use(run_id)  # by asynchronous rounds
+        in_use = self._records.retention.snapshots_in_use(run_id)  # by asynchronous rounds
         pool_id, spec = self.pool_id(round_number), self._spec(round_number, weights)
         return self._call(round_number, lambda: self._store.open_pool(pool_id, spec, in_use))
 

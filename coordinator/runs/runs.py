@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable
 from coordinator.devices.wakeup import Wakeup
 from coordinator.monitoring.live_counts import RunCounts
 from coordinator.records.events import COORDINATOR
-from coordinator.records.runs import RunRecord, RunRecords
+from coordinator.records.runs import RunRecord
 from coordinator.replicas.notices import Notices, Topic
 from coordinator.runs.checkpoints import RunModels
 from coordinator.runs.drivers import Drivers
-from coordinator.runs.run_control import news_of, progress_in
+from coordinator.runs.run_control import DriverRecords, news_of, progress_in
 from hfmds.domain.devices import require_id
 from hfmds.domain.runs import Progress, Round, Run, RunSpec
 from hfmds.errors import InvalidInput, Unavailable
@@ -38,13 +38,14 @@ class Runs:
 
     def __init__(
         self,
-        records: RunRecords,
+        records: DriverRecords,
         drivers: Drivers,
         models: RunModels,
         notices: Notices,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._records = records
+        self._runs = records.runs
+        self._rounds = records.rounds
         self._drivers = drivers
         self._models = models
         self._notices = notices
@@ -66,7 +67,7 @@ class Runs:
             raise InvalidInput(f"run_id is {len(run_id)} characters long; at most {_MAX_RUN_ID}")
         self._models.require_usable(spec)
         start = self._models.copy_first(run_id, spec)
-        record, is_new = self._records.create(run_id, spec, self._clock(), by, start)
+        record, is_new = self._runs.create(run_id, spec, self._clock(), by, start)
         if is_new:
             with log_context(run=run_id):
                 log.info("run created", extra={"method": spec.recipe.method.name})
@@ -76,31 +77,31 @@ class Runs:
 
     def list(self, after: str = "", most: int | None = None) -> list[Run]:
         """Return runs, newest first: at most so many, after a run."""
-        return [self._shown(record) for record in self._records.list(after, most)]
+        return [self._shown(record) for record in self._runs.list(after, most)]
 
     def counts(self) -> RunCounts:
         """Count the runs, and show those that have not ended."""
-        active = [self._shown(record) for record in self._records.active()]
-        return RunCounts(self._records.states(), active, self._records.completed_rounds())
+        active = [self._shown(record) for record in self._runs.active()]
+        return RunCounts(self._runs.states(), active, self._rounds.count_completed())
 
     def get(self, run_id: str) -> Run:
         """Return a run."""
-        return self._shown(self._records.get(run_id))
+        return self._shown(self._runs.get(run_id))
 
     def rounds(self, run_id: str, after_round: int = 0) -> tuple[Round, ...]:
         """Return a run's completed rounds after a number, in order."""
-        return self._records.rounds(run_id, after_round)
+        return self._rounds.completed(run_id, after_round)
 
     async def watch(
         self, run_id: str, after_round: int
     ) -> AsyncIterator[tuple[Run, tuple[Round, ...]]]:
         """Yield the run at every change, with the rounds completed since; end with the run."""
-        await asyncio.to_thread(self._records.state, run_id)  # it must exist
+        await asyncio.to_thread(self._runs.state, run_id)  # it must exist
         news = self._news.setdefault(run_id, Wakeup())
         while not self._closing:
             wakes = news.wakes
-            run = self._shown(await asyncio.to_thread(self._records.get, run_id))
-            rounds = await asyncio.to_thread(self._records.rounds, run_id, after_round)
+            run = self._shown(await asyncio.to_thread(self._runs.get, run_id))
+            rounds = await asyncio.to_thread(self._rounds.completed, run_id, after_round)
             yield run, rounds
             if run.state.ended:
                 return
@@ -110,22 +111,22 @@ class Runs:
 
     def pause(self, run_id: str, by: str = COORDINATOR) -> Run:
         """Stop handing out a run's work."""
-        return self._changed(self._records.pause(run_id, self._clock(), by=by))
+        return self._changed(self._runs.pause(run_id, self._clock(), by=by))
 
     def resume(self, run_id: str, by: str = COORDINATOR) -> Run:
         """Continue a paused run."""
-        return self._changed(self._records.resume(run_id, self._clock(), by))
+        return self._changed(self._runs.resume(run_id, self._clock(), by))
 
     def cancel(self, run_id: str, by: str = COORDINATOR) -> Run:
         """End a run for good."""
-        return self._changed(self._records.cancel(run_id, self._clock(), by))
+        return self._changed(self._runs.cancel(run_id, self._clock(), by))
 
     def delete(self, run_id: str, by: str = COORDINATOR) -> None:
         """Delete a run that has ended. On return it is gone."""
-        self._records.begin_deletion(run_id, self._clock(), by)
+        self._runs.begin_deletion(run_id, self._clock(), by)
         self._notices.post(Topic.RUN, run_id)
         give_up_at = time.monotonic() + _DELETION_SECONDS
-        while self._records.exists(run_id):
+        while self._runs.exists(run_id):
             if time.monotonic() > give_up_at:
                 raise Unavailable(
                     f"run {run_id!r} is still being deleted; the deletion goes on by itself: ask "

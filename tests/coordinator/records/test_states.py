@@ -13,6 +13,7 @@ import pytest
 from coordinator.records.acceptance import Acceptance, HandedIn
 from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseRecords
+from coordinator.records.retention import RetentionRecords
 from coordinator.records.rounds import RoundRecords
 from coordinator.records.runs import RunPosition, RunRecords
 from coordinator.records.states import (
@@ -98,6 +99,7 @@ class Records:
         self.runs = RunRecords(self._engine)
         self.rounds = RoundRecords(self._engine)
         self.phases = PhaseRecords(self._engine)
+        self.retention = RetentionRecords(self._engine)
         self.tasks = SingleTasks(self._engine)
         self.spec = make_spec(rounds=2)
         self.runs.create("run", self.spec, 0.0)
@@ -180,7 +182,7 @@ def test_doing_a_step_again_changes_nothing(tmp_path: Path) -> None:
         if not again:
             records.rounds.enter("run", 1, RoundState.EVALUATING, 4.0)
         records.runs.complete_round("run", completed(), 5.0 + again)
-    assert records.runs.rounds("run") == (completed(),)
+    assert records.rounds.completed("run") == (completed(),)
 
 
 @pytest.mark.usefixtures("both_databases")
@@ -194,7 +196,7 @@ def test_a_step_out_of_order_is_refused_without_effect(tmp_path: Path) -> None:
         records.rounds.enter("run", 1, RoundState.EVALUATING, 3.0)
     with pytest.raises(WrongState, match="cannot become completed"):
         records.runs.complete_round("run", completed(), 3.0)
-    assert records.runs.rounds("run") == ()
+    assert records.rounds.completed("run") == ()
     assert records.state() is RoundState.TRAINING
 
 

@@ -252,12 +252,12 @@ async def test_models_that_could_not_be_removed_in_time_are_removed_at_the_next_
         await bench.play("a", 2, nudge(1.0))
         await bench.until(lambda run: run.completed_rounds == 2)
         path = bench.app.contents.of("run").blobs.local_path
-        model = path(bench.records.runs.round("run", 2).weights).read_bytes()
+        model = path(bench.records.rounds.get("run", 2).weights).read_bytes()
         await bench.play("a", 1, nudge(1.0))
         await bench.until(lambda run: run.completed_rounds == 3)
     async with workbench(tmp_path) as bench:
         await bench.play("a", 1, nudge(1.0))
-        gone = bench.records.runs.round("run", 2).weights
+        gone = bench.records.rounds.get("run", 2).weights
         await asyncio.to_thread(bench.drivers.close, 10.0)
         bench.app.contents.of("run").blobs.put_bytes(model)  # as after a kill before the deletion
         assert gone.sha256 in content(bench)
@@ -283,7 +283,7 @@ async def test_a_run_starts_from_another_runs_model_and_does_not_need_it_later(
             blobs.delete(digest)
         task = await bench.check_in("a")
         assert task.run_id == "next"
-        assert task.weights == bench.records.runs.round("run", 1).weights
+        assert task.weights == bench.records.rounds.get("run", 1).weights
         assert await bench.create(spec, "next")  # a repeated call copies nothing
         await bench.do("a", task, echo)
         run = await bench.until(lambda run: run.state is RunState.COMPLETED, "next")

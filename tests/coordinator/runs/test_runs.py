@@ -317,7 +317,7 @@ async def test_no_step_begins_in_a_cancelled_run(tmp_path: Path) -> None:
         await bench.create(make_spec(rounds=2))
         await bench.play("a", 1, echo)
         await bench.until(lambda run: run.completed_rounds == 1)
-        done = bench.records.runs.round("run", 1)
+        done = bench.records.rounds.get("run", 1)
         bench.records.runs.cancel("run", 1.0)
         before = bench.operations.events("run")[1]
         with pytest.raises(WrongState, match="'run'"):
