@@ -66,8 +66,8 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
         app = await asyncio.to_thread(build, settings, engine, notices, metrics, environment)
         app.devices.add_to(server)
         app.admin.add_to(server)
-        dismiss = app.devices.leases.leave
-        identity = await asyncio.to_thread(open_identity, settings, engine, gate, store, dismiss)
+        leases = app.devices.leases
+        identity = await asyncio.to_thread(open_identity, settings, engine, gate, store, leases)
         identity.add_to(server)
         await asyncio.to_thread(app.drivers.show_ended_runs)
         if replica:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 import grpc
 
-from coordinator.identity.enrolment import DeviceCertificate, DeviceEnrolment
+from coordinator.identity.device_issuer import DeviceCertificate, DeviceIssuer
+from coordinator.identity.enrolment import DeviceEnrolment
 from coordinator.identity.members import Members
 from coordinator.identity.nonces import LIFETIME_SECONDS
 from coordinator.identity.revocation_sync import RevocationSync
@@ -20,7 +22,6 @@ from hfmds.service.security.identity import Kind
 from hfmds.service.server.server import GrpcServer
 from hfmds.v1 import enrolment_pb2, enrolment_pb2_grpc, fleet_pb2, fleet_pb2_grpc
 from hfmds.wire.conversions.fleet_calls import (
-    forgetting_from,
     member_message,
     new_token_from,
     reason_from,
@@ -41,8 +42,14 @@ FLEET_ACCESS = {
     "ReleaseDevice": OPERATOR,
     "CreateAdminToken": OWNER,
     "RevokeCertificate": OWNER,
-    "ForgetRevoked": OWNER,
 }
+
+
+class PresentDevices(Protocol):
+    """The devices that work for rounds."""
+
+    async def leave(self, device_id: str) -> None:
+        """Let the rounds wait for this device no longer."""
 
 
 class EnrolmentServicer(enrolment_pb2_grpc.EnrolmentServiceServicer):
@@ -106,13 +113,15 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         self,
         tokens: Tokens,
         members: Members,
-        enrolment: DeviceEnrolment,
+        issuer: DeviceIssuer,
         revocations: RevocationSync,
+        devices: PresentDevices,
     ) -> None:
         self._tokens = tokens
         self._members = members
-        self._enrolment = enrolment
+        self._issuer = issuer
         self._revocations = revocations
+        self._devices = devices
 
     def add_to(self, server: GrpcServer) -> None:
         register = fleet_pb2_grpc.add_FleetServiceServicer_to_server
@@ -121,7 +130,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
     async def CreateEnrolmentToken(
         self, request: fleet_pb2.CreateEnrolmentTokenRequest, context: grpc.aio.ServicerContext
     ) -> fleet_pb2.CreateEnrolmentTokenResponse:
-        self._enrolment.require_issuer()
+        self._issuer.require()
         token = new_token_from(request)
         record = await asyncio.to_thread(self._tokens.create, token, caller(context))
         return fleet_pb2.CreateEnrolmentTokenResponse(token=token_message(record))
@@ -157,7 +166,8 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         device_id = require_id(request.device_id, "device_id")
         reason = reason_from(request.reason)
         known = await asyncio.to_thread(self._members.revoke, device_id, reason, caller(context))
-        await self._revocations.apply(device_id)
+        await self._revocations.apply()
+        await self._devices.leave(device_id)
         return fleet_pb2.RevokeDeviceResponse(known=known)
 
     async def RevokeCertificate(
@@ -178,7 +188,8 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         reason = reason_from(request.reason)
         by = caller(context)
         known = await asyncio.to_thread(self._members.quarantine, device_id, reason, by)
-        await self._revocations.apply(device_id)
+        await self._revocations.apply()
+        await self._devices.leave(device_id)
         return fleet_pb2.QuarantineDeviceResponse(known=known)
 
     async def ReleaseDevice(
@@ -188,16 +199,6 @@ class FleetServicer(fleet_pb2_grpc.FleetServiceServicer):
         await asyncio.to_thread(self._members.release, device_id, caller(context))
         await self._revocations.apply()
         return fleet_pb2.ReleaseDeviceResponse()
-
-    async def ForgetRevoked(
-        self, request: fleet_pb2.ForgetRevokedRequest, context: grpc.aio.ServicerContext
-    ) -> fleet_pb2.ForgetRevokedResponse:
-        terms = forgetting_from(request)
-        forgotten = await asyncio.to_thread(self._members.forget, terms, caller(context))
-        await self._revocations.apply()
-        return fleet_pb2.ForgetRevokedResponse(
-            devices=forgotten.devices, certificates=forgotten.certificates
-        )
 
     async def ListMembers(
         self, request: fleet_pb2.ListMembersRequest, context: grpc.aio.ServicerContext

@@ -1,4 +1,4 @@
-"""The fleet's own row: the id of its event log, the key of its nonces, and a count of changes.
+"""The fleet's own row, and the transactions, the clock and the event log of this package.
 
 The first coordinator writes the row. All coordinators of the database share it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
@@ -14,18 +15,18 @@ from sqlalchemy.orm import Session
 from coordinator.records.events import append_fleet_event
 from coordinator.records.tables import FleetRow
 from hfmds.domain.administration.events import EventKind
-from hfmds.storage.database import looking, transaction
+from hfmds.storage.database import looking, reading, transaction
 
 _THE_FLEET = 1  # id of the only row in its table
 _CHANGES = select(FleetRow.changes).where(FleetRow.fleet_id == _THE_FLEET)
 
 
 class FleetRecords:
-    """The fleet's row and its event log."""
+    """The fleet's row and its event log. Methods block: call them in a thread."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self._engine = engine
-        self._clock = clock
+        self.now = clock
         with transaction(engine) as session:
             row = session.get(FleetRow, _THE_FLEET)
             if row is None:
@@ -38,9 +39,17 @@ class FleetRecords:
             self.nonce_key = row.nonce_key
             self.log_id = row.log_id
 
+    def reading(self) -> AbstractContextManager[Session]:
+        """Around statements that only read."""
+        return reading(self._engine)
+
+    def transaction(self) -> AbstractContextManager[Session]:
+        """Around statements that write; no other coordinator writes at the same time."""
+        return transaction(self._engine)
+
     def append(self, session: Session, kind: EventKind, **details: object) -> None:
         """Within a transaction: write an event to the fleet's log."""
-        append_fleet_event(session.connection(), self.log_id, kind, self._clock(), **details)
+        append_fleet_event(session.connection(), self.log_id, kind, self.now(), **details)
 
     def note_change(self, session: Session) -> None:
         """Within a transaction that changes the exclusions: make all coordinators read them."""

@@ -1,224 +1,157 @@
 """The members of the fleet: which devices are revoked or in quarantine, and revoked certificates.
 
-Every exclusion, and every end of one, is an event in the log of the fleet.
+Every exclusion, and every end of one, is an event in the log of the fleet. A revocation is for
+ever: only a later token for the device's id lets the device in again, with another key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from coordinator.identity.fleet_records import FleetRecords
-from coordinator.identity.revocation_cleanup import (
-    forget_certificates,
-    forget_devices,
-    forget_expired,
+from coordinator.records.tables import (
+    DeadKeyRow,
+    DeviceRow,
+    MemberRow,
+    RevokedCertificateRow,
+    TokenRow,
 )
-from coordinator.records.tables import CertificateRow, DeviceRow, MemberRow, RevokedCertificateRow
 from hfmds.domain.administration.events import EventKind
-from hfmds.domain.administration.fleet import Forgetting, Forgotten, Member
+from hfmds.domain.administration.fleet import Member
 from hfmds.errors import LimitExceeded
-from hfmds.service.security.exclusions import Exclusions
-from hfmds.storage.database import reading, transaction
+from hfmds.service.security.exclusions import Exclusions, end_of_key
+from hfmds.wire.conversions.fleet_calls import exclusions_message
 
-# One message of at most 4 MiB carries the list to the store.
-_MOST_REVOKED = 15_000
-_MOST_SERIALS = 15_000
-_MOST_QUARANTINED = 2_000
+# One message of at most 4 MiB carries all exclusions to the store. The last part is for serial
+# numbers, which only an owner revokes, so that no operator can fill the list.
+_MOST_BYTES_OF_DEVICES = 3 * 2**20
+_MOST_BYTES = 4 * 2**20 - 2**16
 
 
 class Members:
     """Records of the fleet's members. Methods block: call them in a thread."""
 
-    def __init__(self, engine: Engine, fleet: FleetRecords, clock: Callable[[], float]) -> None:
-        self._engine = engine
+    def __init__(self, fleet: FleetRecords) -> None:
         self._fleet = fleet
-        self._clock = clock
 
     def revoke(self, device_id: str, reason: str, by: str) -> bool:
-        """Revoke all present certificates of a device; return whether the device was known."""
-        with transaction(self._engine) as session:
-            known = _is_known(session, device_id)
-            row = member(session, device_id)
-            if not row.revoked_at:
-                revoked = select(func.count()).where(MemberRow.revoked_at > 0)
-                _require_room(
-                    session.scalar(revoked),
-                    _MOST_REVOKED,
-                    "devices are revoked",
-                    "delete old revocations: hfmds pki forget --devices DAYS",
-                )
-            row.revoked_at = max(row.revoked_at, self._clock())
-            row.revoked_until = row.certified_until
+        """Revoke all present certificates of a device; return whether the device was known.
+
+        The device's key, and the tokens that name the device, end as well.
+        """
+        with self._fleet.transaction() as session:
+            known, row = is_known(session, device_id), member(session, device_id)
+            row.revoked_at = max(row.revoked_at, self._fleet.now())
             row.revoked, row.quarantined, row.reason = True, False, reason
+            end_key(session, row.key_sha256)
+            naming = update(TokenRow).where(TokenRow.device_id == device_id)
+            session.execute(naming.values(revoked=True))
             self._note(session, EventKind.DEVICE_REVOKED, device=device_id, reason=reason, by=by)
+            _require_room(session, _MOST_BYTES_OF_DEVICES)
             return known
 
     def revoke_certificate(self, serial: str, reason: str, by: str) -> None:
-        """Revoke a certificate and, if a device has it, all certificates of the same key."""
-        with transaction(self._engine) as session:
+        """Revoke a certificate of any party, and all certificates of the key that it names."""
+        with self._fleet.transaction() as session:
             if session.get(RevokedCertificateRow, serial) is not None:
                 return
-            now = self._clock()
-            forget_expired(session, now)
-            dead = {serial: 0.0} | _forget_key(session, serial)
-            revoked = session.scalar(select(func.count(RevokedCertificateRow.serial))) or 0
-            _require_room(
-                revoked + len(dead) - 1,
-                _MOST_SERIALS,
-                "certificates are revoked by their numbers",
-                "delete old revocations: hfmds pki forget --certificates DAYS",
-            )
-            for dead_serial, until in dead.items():
-                if session.get(RevokedCertificateRow, dead_serial) is None:
-                    session.add(
-                        RevokedCertificateRow(serial=dead_serial, revoked_at=now, until=until)
-                    )
+            session.add(RevokedCertificateRow(serial=serial))
+            end_key(session, serial)
             self._note(session, EventKind.CERTIFICATE_REVOKED, serial=serial, reason=reason, by=by)
+            _require_room(session, _MOST_BYTES)
 
     def quarantine(self, device_id: str, reason: str, by: str) -> bool:
         """Keep a device from working; return whether the device was known.
 
         A revoked device stays revoked, which excludes it from more.
         """
-        with transaction(self._engine) as session:
-            known = _is_known(session, device_id)
-            row = member(session, device_id)
+        with self._fleet.transaction() as session:
+            known, row = is_known(session, device_id), member(session, device_id)
             if row.revoked or (row.quarantined and row.reason == reason):
                 return known
-            if not row.quarantined:
-                quarantined = session.scalar(select(func.count()).where(MemberRow.quarantined))
-                _require_room(
-                    quarantined,
-                    _MOST_QUARANTINED,
-                    "devices are in quarantine",
-                    "release or revoke others first: hfmds pki devices lists them",
-                )
             row.quarantined, row.reason = True, reason
             kind = EventKind.DEVICE_QUARANTINED
             self._note(session, kind, device=device_id, reason=reason, by=by)
+            _require_room(session, _MOST_BYTES_OF_DEVICES)
             return known
 
     def release(self, device_id: str, by: str) -> None:
         """End a quarantine."""
-        with transaction(self._engine) as session:
+        with self._fleet.transaction() as session:
             row = session.get(MemberRow, device_id)
             if row is not None and row.quarantined:
                 row.quarantined, row.reason = False, ""
                 self._note(session, EventKind.DEVICE_RELEASED, device=device_id, by=by)
 
-    def forget(self, terms: Forgetting, by: str) -> Forgotten:
-        """Delete old revocations whose certificates have expired, to make room for new ones."""
-        with transaction(self._engine) as session:
-            now, devices, certificates = self._clock(), 0, 0
-            if terms.devices_seconds is not None:
-                devices = forget_devices(session, now - terms.devices_seconds, now)
-            if terms.certificates_seconds is not None:
-                certificates = forget_certificates(session, now - terms.certificates_seconds, now)
-            if devices or certificates:
-                details = {"devices": devices, "certificates": certificates, "by": by}
-                self._note(session, EventKind.REVOCATIONS_FORGOTTEN, **details)
-            return Forgotten(devices, certificates)
-
     def list(self, after: str = "", most: int | None = None) -> list[Member]:
         """List devices that ever enrolled or were excluded, by id: at most so many after an id."""
-        behind = select(MemberRow).order_by(MemberRow.device_id).limit(most)
-        if after:
-            behind = behind.where(MemberRow.device_id > after)
-        with reading(self._engine) as session:
-            rows = session.scalars(behind).all()
-            newest: dict[str, CertificateRow] = {}
-            certificates = select(CertificateRow).order_by(CertificateRow.issued_at)
-            if most is not None:
-                ids = [row.device_id for row in rows]
-                certificates = certificates.where(CertificateRow.device_id.in_(ids))
-            for certificate in session.scalars(certificates):
-                newest[certificate.device_id] = certificate
-            return [_member(row, newest.get(row.device_id)) for row in rows]
+        behind = select(MemberRow).where(MemberRow.device_id > after)
+        with self._fleet.reading() as session:
+            rows = session.scalars(behind.order_by(MemberRow.device_id).limit(most))
+            return [_member(row) for row in rows]
 
     def exclusions(self) -> Exclusions:
         """Return the exclusions as they are now."""
-        with reading(self._engine) as session:
-            dead = select(MemberRow).where(MemberRow.revoked_at > 0)
-            quarantined = select(MemberRow.device_id, MemberRow.reason).where(MemberRow.quarantined)
-            return Exclusions(
-                {row.device_id: dead_until(row) for row in session.scalars(dead)},
-                frozenset(session.scalars(select(RevokedCertificateRow.serial))),
-                {row[0]: row[1] for row in session.execute(quarantined)},
-            )
+        with self._fleet.reading() as session:
+            return _exclusions(session)
 
     def _note(self, session: Session, kind: EventKind, **details: object) -> None:
         self._fleet.note_change(session)
         self._fleet.append(session, kind, **details)
 
 
-def _is_known(session: Session, device_id: str) -> bool:
-    """Return whether a device of this id ever enrolled or checked in. If not, it may be a typo."""
-    row = session.get(MemberRow, device_id)
-    enrolled = row is not None and row.enrolled_at > 0
-    return enrolled or session.get(DeviceRow, device_id) is not None
-
-
 def member(session: Session, device_id: str) -> MemberRow:
     """Return the device's row; create it if there is none."""
     row = session.get(MemberRow, device_id)
     if row is None:
-        row = MemberRow(
-            device_id=device_id,
-            token_id="",
-            enrolled_at=0.0,
-            certified_until=0.0,
-            revoked=False,
-            revoked_at=0.0,
-            revoked_until=0.0,
-            quarantined=False,
-            reason="",
-        )
+        row = MemberRow(device_id=device_id)
         session.add(row)
+        session.flush()  # fills in the defaults
     return row
 
 
-def _forget_key(session: Session, serial: str) -> dict[str, float]:
-    """Forget the key of this certificate; return the ends of the key's certificates by serial."""
-    row = session.get(CertificateRow, serial)
-    if row is None:
-        return {}
-    same_key = CertificateRow.key_sha256 == row.key_sha256
-    rows = session.scalars(select(CertificateRow).where(same_key)).all()
-    for known in rows:
-        session.delete(known)
-    return {known.serial: known.until for known in rows}
+def is_known(session: Session, device_id: str) -> bool:
+    """Return whether a device of this id ever enrolled or checked in. If not, it may be a typo."""
+    row = session.get(MemberRow, device_id)
+    has_key = row is not None and row.key_sha256 != ""
+    return has_key or session.get(DeviceRow, device_id) is not None
 
 
-def dead_until(row: MemberRow) -> int:
-    """Return the last second at which a revoked certificate of the device may begin."""
-    return int(row.revoked_at)
+def end_key(session: Session, name: str) -> None:
+    """Let nobody get a certificate for a key again, by the key's name or a serial number of it."""
+    if name:
+        session.merge(DeadKeyRow(key_end=end_of_key(name)))
 
 
-def exclusions_of(session: Session, row: MemberRow, serial: str) -> Exclusions:
-    """Return the exclusions of one device and one certificate, as the database has them now."""
-    dead = session.get(RevokedCertificateRow, serial) is not None
+def _exclusions(session: Session) -> Exclusions:
+    revoked = select(MemberRow.device_id, MemberRow.revoked_at).where(MemberRow.revoked_at > 0)
+    quarantined = select(MemberRow.device_id, MemberRow.reason).where(MemberRow.quarantined)
     return Exclusions(
-        {row.device_id: dead_until(row)} if row.revoked_at else {},
-        frozenset({serial}) if dead else frozenset(),
+        {row.device_id: int(row.revoked_at) for row in session.execute(revoked)},
+        frozenset(session.scalars(select(RevokedCertificateRow.serial))),
+        {row.device_id: row.reason for row in session.execute(quarantined)},
     )
 
 
-def _require_room(count: int | None, most: int, what: str, remedy: str) -> None:
-    if (count or 0) >= most:
-        raise LimitExceeded(f"{most} {what}, which is the limit; {remedy} (docs/security.md)")
+def _require_room(session: Session, most_bytes: int) -> None:
+    if exclusions_message(_exclusions(session)).ByteSize() > most_bytes:
+        raise LimitExceeded(
+            f"the list of exclusions has {most_bytes} bytes, which is the limit; release devices "
+            f"from quarantine, or let an owner revoke the serial number of the device's "
+            f"certificate (docs/security.md)"
+        )
 
 
-def _member(row: MemberRow, certificate: CertificateRow | None) -> Member:
+def _member(row: MemberRow) -> Member:
     return Member(
         device_id=row.device_id,
         token_id=row.token_id,
         enrolled_at=_moment(row.enrolled_at),
-        serial=certificate.serial if certificate else "",
-        certificate_until=_moment(certificate.until if certificate else 0.0),
+        serial=row.serial,
+        certificate_until=_moment(row.certified_until),
         revoked_at=_moment(row.revoked_at),
         revoked=row.revoked,
         quarantined=row.quarantined,

@@ -44,27 +44,22 @@ class RevocationSync:
         tokens: Tokens,
         gate: Gate,
         store: GuardedServer,
-        dismiss: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`dismiss` tells the rounds not to wait for a device any longer."""
         self.token_gate = Gate()  # of the token port
         self._fleet = fleet
         self._members = members
         self._tokens = tokens
         self._gate = gate
         self._store = store
-        self._dismiss = dismiss
         self._known_changes = 0
         self._version = Exclusions().version
         self._changed = asyncio.Event()
         self._reading = threading.Lock()  # else an older list could replace a newer one
 
-    async def apply(self, device_id: str = "") -> None:
-        """Apply a change that was just written, of a device or of a certificate."""
+    async def apply(self) -> None:
+        """Apply a change that was just written."""
         await asyncio.to_thread(self.refresh)
         self._changed.set()
-        if device_id:
-            await self._dismiss(device_id)
 
     def refresh(self) -> None:
         """Read the database, and update the gates of this server; blocks."""

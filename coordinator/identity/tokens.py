@@ -6,14 +6,13 @@ makes a token shows it once. The coordinator sees the secret when somebody uses 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 
-from sqlalchemy import Engine, delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from coordinator.identity.fleet_records import FleetRecords
-from coordinator.records.tables import TokenRow, TokenUseRow
+from coordinator.records.tables import TokenRow
 from hfmds.domain.administration.events import EventKind
 from hfmds.domain.administration.fleet import (
     AdminTerms,
@@ -27,7 +26,6 @@ from hfmds.pki.token_text import Token, TokenKind, new_token, parse_token
 from hfmds.service.security.caller import Caller
 from hfmds.service.security.certificates import Certificate
 from hfmds.service.security.identity import Identity, Kind
-from hfmds.storage.database import reading, transaction
 
 # An unknown token is compared with this one, so that the answer takes as long.
 _NOBODYS = new_token(TokenKind.ADMIN).secret_sha256
@@ -36,16 +34,14 @@ _NOBODYS = new_token(TokenKind.ADMIN).secret_sha256
 class Tokens:
     """The fleet's tokens. Methods block: call them in a thread."""
 
-    def __init__(self, engine: Engine, fleet: FleetRecords, clock: Callable[[], float]) -> None:
-        self._engine = engine
+    def __init__(self, fleet: FleetRecords) -> None:
         self._fleet = fleet
-        self._clock = clock
 
     def create(self, token: NewToken, by: str) -> TokenRecord:
         """Store a token; a repeated call with the same terms changes nothing."""
-        now, fresh = self._clock(), _row_of(token)
-        with transaction(self._engine) as session:
-            _forget_old(session, now)
+        now, fresh = self._fleet.now(), _row_of(token)
+        with self._fleet.transaction() as session:
+            session.execute(delete(TokenRow).where(TokenRow.expires_at <= now))
             row = session.get(TokenRow, token.token_id)
             if row is None:
                 row = fresh
@@ -66,24 +62,24 @@ class Tokens:
                 raise Conflict(f"token {token.token_id} exists with other terms; choose another id")
             elif row.revoked:
                 raise WrongState(f"token {token.token_id} was revoked; make another one")
-            return _record(session, row)
+            return _record(row)
 
     def list(self) -> list[TokenRecord]:
         """List the tokens that have not ended, by id."""
-        with reading(self._engine) as session:
+        with self._fleet.reading() as session:
             alive = select(TokenRow).where(
-                TokenRow.expires_at > self._clock(), TokenRow.revoked.is_(False)
+                TokenRow.expires_at > self._fleet.now(), TokenRow.revoked.is_(False)
             )
             rows = session.scalars(alive.order_by(TokenRow.token_id)).all()
-            return [_record(session, row) for row in rows]
+            return [_record(row) for row in rows]
 
     def revoke(self, token_id: str, by: str, *, of_people: bool = True) -> None:
         """End a token; parties that it let in stay in. Only owners end tokens `of_people`."""
-        with transaction(self._engine) as session:
+        with self._fleet.transaction() as session:
             row = session.get(TokenRow, token_id)
             if row is None:
                 raise NotFound(f"there is no token {token_id}; `hfmds pki tokens` lists the tokens")
-            if row.kind == TokenKind.ADMIN.value and not of_people:
+            if row.role and not of_people:
                 raise NotAllowed(f"token {token_id} belongs to a person: only an owner may end it")
             if not row.revoked:
                 row.revoked = True
@@ -93,9 +89,9 @@ class Tokens:
     def revoked(self) -> frozenset[str]:
         """Return the tokens that were revoked before their end, which is still to come."""
         over = select(TokenRow.token_id).where(
-            TokenRow.revoked, TokenRow.expires_at > self._clock()
+            TokenRow.revoked, TokenRow.expires_at > self._fleet.now()
         )
-        with reading(self._engine) as session:
+        with self._fleet.reading() as session:
             return frozenset(session.scalars(over))
 
     def admin(self, text: str) -> Identity | None:
@@ -107,9 +103,9 @@ class Tokens:
         token = parse_token(text, TokenKind.ADMIN)
         if token is None:
             return Caller()
-        with reading(self._engine) as session:
+        with self._fleet.reading() as session:
             row = _of(session, token)
-            if row is None or row.revoked or row.expires_at <= self._clock():
+            if row is None or row.revoked or row.expires_at <= self._fleet.now():
                 return Caller()
             identity = Identity(Kind(f"admin/{Role(row.role)}"), row.name)
             begins, ends = int(row.created_at), int(row.expires_at) + 1
@@ -123,30 +119,25 @@ class Tokens:
         row = _of(session, token) if token else None
         if row is None:
             raise NotAllowed("the enrolment token is not one of this fleet")
-        if row.revoked or row.expires_at <= self._clock():
+        if row.revoked or row.expires_at <= self._fleet.now():
             raise NotAllowed(f"enrolment token {row.token_id} has ended; ask for another one")
         return row
 
-    def device_of(self, session: Session, row: TokenRow, key_sha256: str) -> str | None:
-        """Return the device that used the token with this key; None if none did."""
-        use = session.get(TokenUseRow, (row.token_id, key_sha256))
-        return use.device_id if use else None
-
-    def spend(self, session: Session, row: TokenRow, key_sha256: str, device_id: str) -> None:
+    def spend(self, row: TokenRow) -> None:
         """Count a use of the token; NotAllowed if it has no uses left."""
-        if _used(session, row.token_id) >= row.uses:
+        if row.used >= row.uses:
             raise NotAllowed(f"enrolment token {row.token_id} is spent; ask for another one")
-        session.add(TokenUseRow(token_id=row.token_id, key_sha256=key_sha256, device_id=device_id))
+        row.used += 1
 
 
 def terms_of(row: TokenRow) -> EnrolmentTerms:
     """Return the terms of an enrolment token."""
-    return EnrolmentTerms(row.uses, row.device_id, row.prefix)
+    return EnrolmentTerms(row.uses, row.device_id, row.prefix, row.used)
 
 
 def _of(session: Session, token: Token) -> TokenRow | None:
     row = session.get(TokenRow, token.token_id)
-    known = row is not None and row.kind == token.kind.value
+    known = row is not None and _kind(row) is token.kind
     same = token.is_of(row.secret_sha256 if row is not None and known else _NOBODYS)
     return row if known and same else None
 
@@ -159,31 +150,30 @@ def _row_of(token: NewToken) -> TokenRow:
         name=token.name,
         role="",
         uses=0,
+        used=0,
         device_id="",
         prefix="",
         revoked=False,
     )
     if isinstance(terms, AdminTerms):
-        row.kind, row.role = TokenKind.ADMIN.value, terms.role.value
+        row.role = terms.role.value
     else:
-        row.kind, row.uses = TokenKind.ENROL.value, terms.uses
-        row.device_id, row.prefix = terms.device_id, terms.prefix
+        row.uses, row.device_id, row.prefix = terms.uses, terms.device_id, terms.prefix
     return row
+
+
+def _kind(row: TokenRow) -> TokenKind:
+    return TokenKind.ADMIN if row.role else TokenKind.ENROL
 
 
 def _same_terms(row: TokenRow, other: TokenRow) -> bool:
     """Compare all terms but the end, which depends on the time of the first call."""
-    names = ("secret_sha256", "kind", "name", "role", "uses", "device_id", "prefix")
+    names = ("secret_sha256", "name", "role", "uses", "device_id", "prefix")
     return all(getattr(row, name) == getattr(other, name) for name in names)
 
 
-def _record(session: Session, row: TokenRow) -> TokenRecord:
-    terms: EnrolmentTerms | AdminTerms
-    if row.kind == TokenKind.ADMIN.value:
-        terms = AdminTerms(Role(row.role))
-    else:
-        used = _used(session, row.token_id)
-        terms = EnrolmentTerms(row.uses, row.device_id, row.prefix, used)
+def _record(row: TokenRow) -> TokenRecord:
+    terms = AdminTerms(Role(row.role)) if row.role else terms_of(row)
     return TokenRecord(
         row.token_id,
         row.name,
@@ -192,14 +182,3 @@ def _record(session: Session, row: TokenRow) -> TokenRecord:
         datetime.fromtimestamp(row.expires_at, UTC),
         terms,
     )
-
-
-def _used(session: Session, token_id: str) -> int:
-    uses = select(func.count()).select_from(TokenUseRow).where(TokenUseRow.token_id == token_id)
-    return session.scalar(uses) or 0
-
-
-def _forget_old(session: Session, now: float) -> None:
-    old = select(TokenRow.token_id).where(TokenRow.expires_at <= now)
-    session.execute(delete(TokenUseRow).where(TokenUseRow.token_id.in_(old)))
-    session.execute(delete(TokenRow).where(TokenRow.expires_at <= now))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import Engine
 
 from coordinator.api.admin_service import AdminServicer
-from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
+from coordinator.api.fleet_service import (
+    EnrolmentServicer,
+    FleetServicer,
+    PresentDevices,
+    RenewalServicer,
+)
+from coordinator.identity.device_issuer import DeviceIssuer
 from coordinator.identity.enrolment import DeviceEnrolment
 from coordinator.identity.fleet_records import FleetRecords
 from coordinator.identity.members import Members
@@ -45,6 +51,7 @@ class FleetIdentity:
     revocations: RevocationSync
     enrolment: DeviceEnrolment
     members: Members
+    devices: PresentDevices
 
     def add_to(self, server: GrpcServer) -> None:
         """Serve the calls of certified devices and of admins."""
@@ -80,7 +87,9 @@ class FleetIdentity:
             yield {"tokens": server.address}
 
     def _fleet_servicer(self) -> FleetServicer:
-        return FleetServicer(self.tokens, self.members, self.enrolment, self.revocations)
+        return FleetServicer(
+            self.tokens, self.members, self.enrolment.issuer, self.revocations, self.devices
+        )
 
 
 def open_identity(
@@ -88,27 +97,20 @@ def open_identity(
     engine: Engine,
     gate: Gate,
     store: GuardedServer,
-    dismiss: Callable[[str], Awaitable[None]],
+    devices: PresentDevices,
 ) -> FleetIdentity:
     """Open the identity records of the database, with the issuer that the settings name."""
 
     def authority() -> bytes:
         return settings.tls.authority.read_bytes() if settings.tls else b""
 
-    clock, issuer = time.time, None
+    issuer = None
     if settings.issuer_certificate and settings.issuer_key:
         issuer = read_issuer(settings.issuer_certificate, settings.issuer_key, authority())
-    fleet = FleetRecords(engine, clock)
-    tokens, members = Tokens(engine, fleet, clock), Members(engine, fleet, clock)
-    enrolment = DeviceEnrolment(
-        engine,
-        fleet,
-        tokens,
-        Nonces(fleet.nonce_key, clock),
-        issuer,
-        authority,
-        settings.certificate_seconds,
-        clock,
-    )
-    revocations = RevocationSync(fleet, members, tokens, gate, store, dismiss)
-    return FleetIdentity(tokens, revocations, enrolment, members)
+    fleet = FleetRecords(engine, time.time)
+    tokens, members = Tokens(fleet), Members(fleet)
+    device_issuer = DeviceIssuer(issuer, authority, settings.certificate_seconds)
+    nonces = Nonces(fleet.nonce_key, fleet.now)
+    enrolment = DeviceEnrolment(fleet, tokens, nonces, device_issuer)
+    revocations = RevocationSync(fleet, members, tokens, gate, store)
+    return FleetIdentity(tokens, revocations, enrolment, members, devices)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Engine, case, func, select
 
-from coordinator.records.tables import CertificateRow, MemberRow
+from coordinator.records.tables import MemberRow
 from hfmds.storage.database import reading
 
 _LAST_SHARE = 0.2  # of a certificate's time; a device that is present renews long before
@@ -35,18 +35,11 @@ def count_members(engine: Engine, now: float) -> MemberCounts:
         _count_if(MemberRow.quarantined.is_(True)),
         _count_if(MemberRow.revoked.is_(True)),
     )
-    device_id, issued_at = CertificateRow.device_id, CertificateRow.issued_at
-    newest = select(device_id, func.max(issued_at).label("at")).group_by(device_id).subquery()
-    remaining, lifetime = CertificateRow.until - now, CertificateRow.until - issued_at
-    certificates = (
-        select(
-            func.count(), _count_if(remaining <= 0), _count_if(remaining < _LAST_SHARE * lifetime)
-        )
-        .select_from(CertificateRow)
-        .join(newest, (newest.c.device_id == device_id) & (newest.c.at == issued_at))
-        .join(MemberRow, MemberRow.device_id == device_id)
-        .where(~MemberRow.revoked)
-    )
+    until = MemberRow.certified_until
+    remaining, lifetime = until - now, until - MemberRow.certified_at
+    certificates = select(
+        func.count(), _count_if(remaining <= 0), _count_if(remaining < _LAST_SHARE * lifetime)
+    ).where(~MemberRow.revoked, until > 0)
     with reading(engine) as session:
         enrolled, quarantined, revoked = session.execute(members).one()
         total, expired, ending = session.execute(certificates).one()

@@ -214,26 +214,16 @@ class TokenRow(Base):
 
     token_id: Mapped[str] = mapped_column(String(12), primary_key=True)
     secret_sha256: Mapped[bytes] = mapped_column(LargeBinary)
-    kind: Mapped[str] = mapped_column(String(16))  # TokenKind by value
     name: Mapped[str] = mapped_column(_ID)
-    role: Mapped[str] = mapped_column(String(16), default="")  # for an operator
+    role: Mapped[str] = mapped_column(String(16), default="")  # of a person; empty: for devices
     uses: Mapped[int] = mapped_column(default=0)  # the number of devices that may use it
+    used: Mapped[int] = mapped_column(default=0)  # the number of devices that have used it
     device_id: Mapped[str] = mapped_column(_ID, default="")  # the only device; empty: see `prefix`
     prefix: Mapped[str] = mapped_column(_ID, default="")  # of the device ids
     created_at: Mapped[float]
     created_by: Mapped[str]
     expires_at: Mapped[float]
     revoked: Mapped[bool] = mapped_column(default=False)
-
-
-class TokenUseRow(Base):
-    """A device that a token has admitted: the token admits it again and counts it once."""
-
-    __tablename__ = "token_uses"
-
-    token_id: Mapped[str] = mapped_column(ForeignKey("tokens.token_id"), primary_key=True)
-    key_sha256: Mapped[str] = mapped_column(_SHA256, primary_key=True)
-    device_id: Mapped[str] = mapped_column(_ID)
 
 
 class SpentNonceRow(Base):
@@ -253,32 +243,27 @@ class MemberRow(Base):
     device_id: Mapped[str] = mapped_column(_ID, primary_key=True)
     token_id: Mapped[str] = mapped_column(String(12), default="")  # of its last enrolment
     enrolled_at: Mapped[float] = mapped_column(default=0.0)  # 0: never
-    certified_until: Mapped[float] = mapped_column(default=0.0)  # by any of its certificates
+    key_sha256: Mapped[str] = mapped_column(_SHA256, default="", index=True)  # empty: none yet
+    serial: Mapped[str] = mapped_column(String(40), default="")  # of its newest certificate
+    certified_at: Mapped[float] = mapped_column(default=0.0)
+    certified_until: Mapped[float] = mapped_column(default=0.0)
     revoked: Mapped[bool] = mapped_column(default=False)  # and not enrolled since
     revoked_at: Mapped[float] = mapped_column(default=0.0)  # 0: never
-    revoked_until: Mapped[float] = mapped_column(default=0.0)  # when its last certificate expires
     quarantined: Mapped[bool] = mapped_column(default=False)
     reason: Mapped[str] = mapped_column(default="")  # of the revocation or the quarantine
 
 
-class CertificateRow(Base):
-    """A certificate of the device issuer: the valid ones of each device, and its newest."""
+class DeadKeyRow(Base):
+    """A key that was revoked or replaced, and gets no certificate again."""
 
-    __tablename__ = "certificates"
+    __tablename__ = "dead_keys"
 
-    serial: Mapped[str] = mapped_column(String(40), primary_key=True)  # hex digits
-    device_id: Mapped[str] = mapped_column(_ID, index=True)
-    key_sha256: Mapped[str] = mapped_column(_SHA256)
-    issued_at: Mapped[float]
-    until: Mapped[float]
-    superseded: Mapped[bool] = mapped_column(default=False)  # the device has a newer key
+    key_end: Mapped[str] = mapped_column(String(20), primary_key=True)  # of its name, in hex
 
 
 class RevokedCertificateRow(Base):
-    """A certificate of any holder that is revoked and has not expired."""
+    """A certificate of any party that is revoked."""
 
     __tablename__ = "revoked_certificates"
 
     serial: Mapped[str] = mapped_column(String(40), primary_key=True)  # hex digits
-    revoked_at: Mapped[float]
-    until: Mapped[float] = mapped_column(default=0.0)  # when it expires; 0: unknown

@@ -13,6 +13,7 @@ This module knows no files and no gRPC.
 from __future__ import annotations
 
 import ipaddress
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,7 +25,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hfmds.errors import ConfigurationError
 from hfmds.service.security.certificates import MALFORMED, load_certificates
+from hfmds.service.security.exclusions import KEY_DIGITS, end_of_key
 from hfmds.service.security.identity import DEVICES_UNIT, SERVICES_UNIT, Identity, Kind, may_sign
+from hfmds.service.security.public_keys import key_sha256
 
 # A device without a battery may believe that it is 1970, and must still accept servers. The clocks
 # of servers differ by seconds.
@@ -223,10 +226,16 @@ def _builder(
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
-        .serial_number(x509.random_serial_number())
+        .serial_number(_new_serial(key))
         .not_valid_before(begins)
         .not_valid_after(ends)
     )
+
+
+def _new_serial(key: ec.EllipticCurvePublicKey) -> int:
+    """Return a random number that ends with the digits of the key (`Exclusions`)."""
+    key_end = end_of_key(key_sha256(key))
+    return secrets.randbits(159 - 4 * KEY_DIGITS) << 4 * KEY_DIGITS | int(key_end, 16)
 
 
 def _name(text: str, unit: str = "") -> x509.Name:

@@ -77,9 +77,9 @@ class EnrolmentServiceServicer:
         P-256 key, names another identity or is not signed by its key, or the signature is wrong;
         PERMISSION_DENIED the token is unknown, spent, revoked, expired or not for this device id, or
         there is no token and the key is not the device's (strangers all get this answer), or the
-        device is revoked; ABORTED the nonce is unknown, spent or expired: begin again; ALREADY_EXISTS
-        the device id has another key and the token does not name this id; FAILED_PRECONDITION this
-        coordinator has no device issuer; UNAVAILABLE also: the device has 200 valid certificates.
+        device is revoked, or the key was revoked, replaced or is another device's; ABORTED the nonce is
+        unknown, spent or expired: begin again; ALREADY_EXISTS the device id has another key and the
+        token does not name this id; FAILED_PRECONDITION this coordinator has no device issuer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,14 +198,14 @@ class RenewalServiceServicer:
     """
 
     def RenewCertificate(self, request, context):
-        """Gives the device another certificate, for the same or a new key. It needs no nonce: the
-        connection proves that the device has its key. The old certificate stays valid until it
-        expires. Quarantined devices may renew.
+        """Gives the device another certificate for the same key. It needs no nonce: the connection proves
+        that the device has its key. The old certificate stays valid until it expires. Quarantined
+        devices may renew. A device changes its key by Enrol, with a token that names it.
 
-        Idempotent: a repeated call gives another certificate. Status: INVALID_ARGUMENT as in Enrol;
-        PERMISSION_DENIED the device or this certificate is revoked, another device has replaced it, or
-        the csr has a key from before the device was revoked; FAILED_PRECONDITION this coordinator has
-        no device issuer; UNAVAILABLE as in Enrol.
+        Idempotent: a repeated call gives another certificate. Status: INVALID_ARGUMENT as in Enrol, or
+        the csr has another key than the certificate; PERMISSION_DENIED the device, this certificate or
+        its key is revoked, or another key has replaced it; FAILED_PRECONDITION this coordinator has no
+        device issuer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -161,22 +161,6 @@ class ReleaseDeviceResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class ForgetRevokedRequest(_message.Message):
-    __slots__ = ("devices_older_than_seconds", "certificates_older_than_seconds")
-    DEVICES_OLDER_THAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    CERTIFICATES_OLDER_THAN_SECONDS_FIELD_NUMBER: _ClassVar[int]
-    devices_older_than_seconds: float
-    certificates_older_than_seconds: float
-    def __init__(self, devices_older_than_seconds: _Optional[float] = ..., certificates_older_than_seconds: _Optional[float] = ...) -> None: ...
-
-class ForgetRevokedResponse(_message.Message):
-    __slots__ = ("devices", "certificates")
-    DEVICES_FIELD_NUMBER: _ClassVar[int]
-    CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
-    devices: int
-    certificates: int
-    def __init__(self, devices: _Optional[int] = ..., certificates: _Optional[int] = ...) -> None: ...
-
 class ListMembersRequest(_message.Message):
     __slots__ = ("page_size", "page_token")
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]

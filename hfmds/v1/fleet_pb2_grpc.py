@@ -85,11 +85,6 @@ class FleetServiceStub:
                 request_serializer=hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceRequest.SerializeToString,
                 response_deserializer=hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceResponse.FromString,
                 _registered_method=True)
-        self.ForgetRevoked = channel.unary_unary(
-                '/hfmds.v1.FleetService/ForgetRevoked',
-                request_serializer=hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedRequest.SerializeToString,
-                response_deserializer=hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedResponse.FromString,
-                _registered_method=True)
         self.ListMembers = channel.unary_unary(
                 '/hfmds.v1.FleetService/ListMembers',
                 request_serializer=hfmds_dot_v1_dot_fleet__pb2.ListMembersRequest.SerializeToString,
@@ -152,21 +147,21 @@ class FleetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeDevice(self, request, context):
-        """Revokes a device: all certificates that it holds now are dead, whichever authority signed them.
-        It may enrol again with a later token that names its id. Idempotent: a repeated call revokes it
-        as of that call. Status: INVALID_ARGUMENT not an id; RESOURCE_EXHAUSTED 15,000 devices are
-        revoked: see ForgetRevoked.
+        """Revokes a device: all certificates that it holds now are dead, whichever authority signed them,
+        and the tokens that name its id end. It may enrol again with a later token that names its id,
+        and with another key. Idempotent: a repeated call revokes it as of that call. Status:
+        INVALID_ARGUMENT not an id; RESOURCE_EXHAUSTED the revoked and quarantined devices need more
+        than 3 MiB in SetExclusions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeCertificate(self, request, context):
-        """Revokes one certificate of any kind. For a certificate of the device issuer, the other
-        certificates with its key are dead, too, and the device gets no further one for this key. The
-        coordinator forgets a revocation when it knows that the certificate has expired. Idempotent.
-        Status: INVALID_ARGUMENT not a serial number; FAILED_PRECONDITION it is the caller's own;
-        RESOURCE_EXHAUSTED 15,000 certificates are revoked.
+        """Revokes one certificate of any kind. A serial number of the fleet's own authorities names the
+        key, too: the other certificates of this key are dead, and nobody gets a further one for it.
+        Idempotent. Status: INVALID_ARGUMENT not a serial number; FAILED_PRECONDITION it is the
+        caller's own; RESOURCE_EXHAUSTED all exclusions need more than 4 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,7 +171,7 @@ class FleetServiceServicer:
         """Keeps a device from working without revoking it. The device may check in, and the coordinator
         tells it to come back later. Its results and batches are refused with the reason. Its
         certificate is renewed. Idempotent: a later reason replaces the earlier one. Status:
-        INVALID_ARGUMENT; RESOURCE_EXHAUSTED 2,000 devices are in quarantine.
+        INVALID_ARGUMENT; RESOURCE_EXHAUSTED as in RevokeDevice.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -184,17 +179,6 @@ class FleetServiceServicer:
 
     def ReleaseDevice(self, request, context):
         """Ends a quarantine. Idempotent: nothing changes for a device in none. Status: INVALID_ARGUMENT.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ForgetRevoked(self, request, context):
-        """Forgets old revocations to make room for others. The caller vouches that every certificate they
-        cover has expired: each must be older than the longest life of any certificate. A forgotten
-        device that did not come back leaves the books. The coordinator keeps devices that still have a
-        certificate of the device issuer from before, or a token from before that names them.
-        Idempotent. Status: INVALID_ARGUMENT a time is not above 0, or there is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -249,11 +233,6 @@ def add_FleetServiceServicer_to_server(servicer, server):
                     servicer.ReleaseDevice,
                     request_deserializer=hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceRequest.FromString,
                     response_serializer=hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceResponse.SerializeToString,
-            ),
-            'ForgetRevoked': grpc.unary_unary_rpc_method_handler(
-                    servicer.ForgetRevoked,
-                    request_deserializer=hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedRequest.FromString,
-                    response_serializer=hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedResponse.SerializeToString,
             ),
             'ListMembers': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMembers,
@@ -488,33 +467,6 @@ class FleetService:
             '/hfmds.v1.FleetService/ReleaseDevice',
             hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceRequest.SerializeToString,
             hfmds_dot_v1_dot_fleet__pb2.ReleaseDeviceResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ForgetRevoked(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/hfmds.v1.FleetService/ForgetRevoked',
-            hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedRequest.SerializeToString,
-            hfmds_dot_v1_dot_fleet__pb2.ForgetRevokedResponse.FromString,
             options,
             channel_credentials,
             insecure,

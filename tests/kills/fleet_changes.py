@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from hfmds.domain.administration.fleet import AdminTerms, Forgetting, NewToken, Role
+from hfmds.domain.administration.fleet import AdminTerms, NewToken, Role
 from hfmds.pki.token_text import Token, TokenKind
 from hfmds.service.client.channel import open_channel
 from hfmds.v1 import common_pb2, synthesis_store_pb2
@@ -27,7 +27,6 @@ async def change_the_fleet(coordinator: str, store: str) -> None:
         await persist(fleet.revoke_token, _TOKEN.token_id)
         await persist(fleet.revoke_device, "lost", "in a taxi")
         await persist(fleet.revoke_certificate, _SERIAL)
-        await persist(fleet.forget_revoked, Forgetting(3600.0, 0.001))  # the device is not so old
         await persist(fleet.quarantine, "odd")
         await persist(fleet.release, "odd")
         await persist(fleet.quarantine, "strange", "too good")

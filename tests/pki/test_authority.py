@@ -22,7 +22,9 @@ from hfmds.pki.folder import (
     read_issuer,
     renew_pair,
 )
+from hfmds.service.security.exclusions import end_of_key
 from hfmds.service.security.identity import Identity, Kind, identity_from
+from hfmds.service.security.public_keys import key_sha256
 from hfmds.service.security.tls import TlsFiles
 from tests.pki.reading import identity_in
 from tests.support.fleet_certificates import of_unknown_version
@@ -48,6 +50,15 @@ def test_a_certificate_names_one_identity_and_ends(authority: Authority) -> None
     assert parsed(pair.certificate).not_valid_after_utc == NOW + DAY
     assert parsed(pair.certificate).not_valid_before_utc == NOW - CLOCKS_DIFFER
     parsed(pair.certificate).verify_directly_issued_by(parsed(authority.certificate))
+
+
+def test_a_serial_number_names_the_key_of_its_certificate(authority: Authority) -> None:
+    for _ in range(2):
+        key = new_key().public_key()
+        serials = {authority.issue(key, CAMERA, NOW, NOW + DAY).serial for _ in range(2)}
+        assert len(serials) == 2
+        assert {end_of_key(serial) for serial in serials} == {end_of_key(key_sha256(key))}
+        assert all(len(serial) <= 40 for serial in serials)
 
 
 def test_a_device_that_believes_in_1970_believes_services(authority: Authority) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hfmds.domain.administration.fleet import (
     AdminTerms,
     EnrolmentTerms,
-    Forgetting,
     Member,
     NewToken,
     Role,
@@ -20,8 +19,6 @@ from hfmds.v1 import fleet_pb2 as pb
 from hfmds.wire.conversions.fleet_calls import (
     decode_exclusions,
     encode_exclusions,
-    forgetting_from,
-    forgetting_message,
     member_from,
     member_message,
     new_token_from,
@@ -80,18 +77,6 @@ def test_a_new_token_is_read_and_how_often_it_was_used_is_not_believed() -> None
 def test_a_token_that_is_none_is_refused(changes: dict[str, Any], what: str) -> None:
     with pytest.raises(InvalidInput, match=what):
         new_token_from(enrolment(**changes))
-
-
-def test_how_old_revocations_are_that_may_be_forgotten_is_said() -> None:
-    for terms in (Forgetting(1.0, 2.0), Forgetting(1.0), Forgetting(None, 2.0)):
-        assert forgetting_from(forgetting_message(terms)) == terms
-    for wrong, what in (
-        (pb.ForgetRevokedRequest(), "age"),
-        (pb.ForgetRevokedRequest(devices_older_than_seconds=0.0), "above 0"),
-        (pb.ForgetRevokedRequest(certificates_older_than_seconds=float("inf")), "is inf"),
-    ):
-        with pytest.raises(InvalidInput, match=what):
-            forgetting_from(wrong)
 
 
 def test_serials_and_reasons_are_what_they_should_be() -> None:

@@ -185,10 +185,10 @@ def upgrade() -> None:
         "tokens",
         sa.Column("token_id", sa.String(length=12), nullable=False),
         sa.Column("secret_sha256", sa.LargeBinary(), nullable=False),
-        sa.Column("kind", sa.String(length=16), nullable=False),
         sa.Column("name", sa.String(length=128), nullable=False),
         sa.Column("role", sa.String(length=16), nullable=False),
         sa.Column("uses", sa.Integer(), nullable=False),
+        sa.Column("used", sa.Integer(), nullable=False),
         sa.Column("device_id", sa.String(length=128), nullable=False),
         sa.Column("prefix", sa.String(length=128), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
@@ -196,17 +196,6 @@ def upgrade() -> None:
         sa.Column("expires_at", sa.Double(), nullable=False),
         sa.Column("revoked", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("token_id"),
-    )
-    op.create_table(
-        "token_uses",
-        sa.Column("token_id", sa.String(length=12), nullable=False),
-        sa.Column("key_sha256", sa.String(length=64), nullable=False),
-        sa.Column("device_id", sa.String(length=128), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["token_id"],
-            ["tokens.token_id"],
-        ),
-        sa.PrimaryKeyConstraint("token_id", "key_sha256"),
     )
     op.create_table(
         "spent_nonces",
@@ -224,31 +213,26 @@ def upgrade() -> None:
         sa.Column("device_id", sa.String(length=128), nullable=False),
         sa.Column("token_id", sa.String(length=12), nullable=False),
         sa.Column("enrolled_at", sa.Double(), nullable=False),
+        sa.Column("key_sha256", sa.String(length=64), nullable=False),
+        sa.Column("serial", sa.String(length=40), nullable=False),
+        sa.Column("certified_at", sa.Double(), nullable=False),
         sa.Column("certified_until", sa.Double(), nullable=False),
         sa.Column("revoked", sa.Boolean(), nullable=False),
         sa.Column("revoked_at", sa.Double(), nullable=False),
-        sa.Column("revoked_until", sa.Double(), nullable=False),
         sa.Column("quarantined", sa.Boolean(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
         sa.PrimaryKeyConstraint("device_id"),
     )
-    op.create_table(
-        "certificates",
-        sa.Column("serial", sa.String(length=40), nullable=False),
-        sa.Column("device_id", sa.String(length=128), nullable=False),
-        sa.Column("key_sha256", sa.String(length=64), nullable=False),
-        sa.Column("issued_at", sa.Double(), nullable=False),
-        sa.Column("until", sa.Double(), nullable=False),
-        sa.Column("superseded", sa.Boolean(), nullable=False),
-        sa.PrimaryKeyConstraint("serial"),
-    )
-    with op.batch_alter_table("certificates", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_certificates_device_id"), ["device_id"], unique=False)
+    with op.batch_alter_table("members", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_members_key_sha256"), ["key_sha256"], unique=False)
 
+    op.create_table(
+        "dead_keys",
+        sa.Column("key_end", sa.String(length=20), nullable=False),
+        sa.PrimaryKeyConstraint("key_end"),
+    )
     op.create_table(
         "revoked_certificates",
         sa.Column("serial", sa.String(length=40), nullable=False),
-        sa.Column("revoked_at", sa.Double(), nullable=False),
-        sa.Column("until", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("serial"),
     )

@@ -12,8 +12,7 @@ from hfmds.cli.connections import DEFAULT_COORDINATOR, CoordinatorOption, ask_fl
 from hfmds.cli.json_values import to_json
 from hfmds.cli.tables.members import members_table, tokens_table
 from hfmds.cli.terminal import output
-from hfmds.cli.text import counted
-from hfmds.domain.administration.fleet import AdminTerms, EnrolmentTerms, Forgetting, NewToken, Role
+from hfmds.domain.administration.fleet import AdminTerms, EnrolmentTerms, NewToken, Role
 from hfmds.errors import InvalidInput
 from hfmds.pki.token_text import TokenKind, id_of_token, new_token
 
@@ -24,7 +23,6 @@ Reason = Annotated[
 ]
 
 _HOUR = 3600.0
-_DAY = 24 * _HOUR
 
 
 def enrol_token(
@@ -122,32 +120,6 @@ def release(device: DeviceId, coordinator: CoordinatorOption = DEFAULT_COORDINAT
     _print(f"device {device} is no longer in quarantine")
 
 
-def forget(
-    devices: Annotated[
-        float | None,
-        typer.Option(
-            metavar="DAYS", min=0.01, help="Forget devices that were revoked so many days ago."
-        ),
-    ] = None,
-    certificates: Annotated[
-        float | None,
-        typer.Option(
-            metavar="DAYS",
-            min=0.01,
-            help="Forget single certificates that were revoked so many days ago.",
-        ),
-    ] = None,
-    coordinator: CoordinatorOption = DEFAULT_COORDINATOR,
-) -> None:
-    """Delete old revocations, whose certificates have all expired."""
-    if devices is None and certificates is None:
-        raise InvalidInput("name what to forget: --devices DAYS or --certificates DAYS")
-    terms = Forgetting(devices and devices * _DAY, certificates and certificates * _DAY)
-    done = ask_fleet(coordinator, lambda client: client.forget_revoked(terms))
-    certificates_gone = counted(done.certificates, "certificate")
-    _print(f"forgotten: {counted(done.devices, 'device')} and {certificates_gone}")
-
-
 def devices(as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_COORDINATOR) -> None:
     """Show the devices that have enrolled, are revoked or are in quarantine."""
     members = ask_fleet(coordinator, lambda client: client.list_members())
@@ -161,7 +133,7 @@ def devices(as_json: AsJson = False, coordinator: CoordinatorOption = DEFAULT_CO
 
 def add_to(app: typer.Typer) -> None:
     """Add these commands to a group."""
-    for command in (enrol_token, admin_token, tokens, revoke, quarantine, release, forget, devices):
+    for command in (enrol_token, admin_token, tokens, revoke, quarantine, release, devices):
         app.command()(command)
 
 

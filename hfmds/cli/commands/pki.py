@@ -5,11 +5,11 @@ The commands of this module only write files. Those of `members` call the coordi
 
 from __future__ import annotations
 
-import enum
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
+import click
 import typer
 
 from hfmds.cli.commands import members
@@ -44,17 +44,11 @@ Hosts = Annotated[
 ]
 
 
-class PartyKind(enum.StrEnum):
-    """The kind of party that a certificate is for."""
+_KINDS = {kind.word: kind for kind in Kind}
 
-    DEVICE = "device"
-    SERVICE = "service"
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    OWNER = "owner"
-
-
-Kinds = Annotated[PartyKind, typer.Argument(help="Kind of the party.")]
+PartyKind = Annotated[
+    str, typer.Argument(click_type=click.Choice(tuple(_KINDS)), help="Kind of the party.")
+]
 Name = Annotated[str, typer.Argument(help="Name of the party; for a device, its id.")]
 
 
@@ -101,7 +95,7 @@ def init(
 
 @app.command()
 def issue(
-    kind: Kinds,
+    kind: PartyKind,
     name: Name,
     folder: Folder = Path("hfmds-pki"),
     host: Hosts = None,
@@ -115,7 +109,7 @@ def issue(
 
 @app.command()
 def renew(
-    kind: Kinds,
+    kind: PartyKind,
     name: Name,
     folder: Folder = Path("hfmds-pki"),
     host: Annotated[
@@ -137,9 +131,8 @@ def renew(
     _print(renew_pair(folder, authority, identity, now, lifetime, host or ()))
 
 
-def _identity(kind: PartyKind, name: str) -> Identity:
-    of_people = kind not in (PartyKind.DEVICE, PartyKind.SERVICE)
-    return identity_from(f"spiffe://hfmds/{'admin/' if of_people else ''}{kind.value}/{name}")
+def _identity(kind: str, name: str) -> Identity:
+    return identity_from(Identity(_KINDS[kind], name).uri)
 
 
 def _hosts(identity: Identity, given: list[str] | None) -> list[str]:

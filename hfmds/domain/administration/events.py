@@ -36,4 +36,3 @@ class EventKind(enum.StrEnum):
     DEVICE_QUARANTINED = "device-quarantined"
     DEVICE_RELEASED = "device-released"
     CERTIFICATE_REVOKED = "certificate-revoked"
-    REVOCATIONS_FORGOTTEN = "revocations-forgotten"

@@ -1,4 +1,4 @@
-"""The nouns of a fleet's administration: tokens, members, old revocations."""
+"""The nouns of a fleet's administration: tokens and members."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TOKEN_ID = re.compile(r"[0-9a-f]{12}")
 
 
 class Role(enum.StrEnum):
-    """The role of an admin; a role includes the roles listed before it."""
+    """The role of a person. `hfmds/service/security/access.py` says what each role may do."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -107,32 +107,6 @@ class Member:
     revoked: bool = False
     quarantined: bool = False
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Forgetting:
-    """The revocations to clear, by their age in seconds; None: none of this kind."""
-
-    devices_seconds: float | None = None
-    certificates_seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        times = [t for t in (self.devices_seconds, self.certificates_seconds) if t is not None]
-        if not times:
-            raise InvalidInput("give the age of the revocations to clear")
-        if min(times) <= 0:
-            raise InvalidInput(
-                f"the age of the revocations to clear is {min(times)} s; it must be above 0, and "
-                "longer than certificates of that time were valid"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Forgotten:
-    """How many revocations were cleared."""
-
-    devices: int
-    certificates: int
 
 
 def require_token_id(token_id: str) -> str:

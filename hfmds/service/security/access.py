@@ -14,9 +14,9 @@ from hfmds.service.security.identity import Identity, Kind
 
 DEVICE = frozenset({Kind.DEVICE})
 SERVICE = frozenset({Kind.SERVICE})
-OWNER = frozenset({Kind.OWNER})
-OPERATOR = OWNER | {Kind.OPERATOR}
-VIEWER = OPERATOR | {Kind.VIEWER}
+OWNER = frozenset({Kind.OWNER})  # may do everything
+OPERATOR = OWNER | {Kind.OPERATOR}  # may steer
+VIEWER = OPERATOR | {Kind.VIEWER}  # may read
 ANYONE = frozenset(Kind)
 
 STRANGERS_TOO = None

@@ -4,7 +4,7 @@ A certificate names one identity, as a SPIFFE URI in its subject alternative nam
 
     spiffe://hfmds/device/ID            a device: may act for itself only
     spiffe://hfmds/service/NAME         a program of ours: coordinator, synthesis-store
-    spiffe://hfmds/admin/ROLE/NAME      a person: viewer, operator or owner
+    spiffe://hfmds/admin/ROLE/NAME      a person with a role
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hfmds.domain.administration.fleet import Role
 from hfmds.errors import InvalidInput
 
 DEVICES_UNIT = "devices"
@@ -22,21 +23,24 @@ DEVICES_UNIT = "devices"
 SERVICES_UNIT = "services"
 """The organisational unit of an authority that may sign only for services."""
 
-_URI = re.compile(
-    r"spiffe://hfmds/(device|service|admin/(?:viewer|operator|owner))/([A-Za-z0-9][A-Za-z0-9._-]{0,127})"
-)
-
 
 class Kind(enum.Enum):
-    """The kind of a party. A later kind of admin may do everything that an earlier kind may."""
+    """The kind of a party: a device, a service, or a person by role. See `access.py`."""
 
     DEVICE = "device"
     SERVICE = "service"
-    VIEWER = "admin/viewer"
-    OPERATOR = "admin/operator"
-    OWNER = "admin/owner"
+    VIEWER = f"admin/{Role.VIEWER}"
+    OPERATOR = f"admin/{Role.OPERATOR}"
+    OWNER = f"admin/{Role.OWNER}"
+
+    @property
+    def word(self) -> str:
+        """The word for it in commands: "device", "viewer"."""
+        return self.value.removeprefix("admin/")
 
 
+_KINDS = "|".join(kind.value for kind in Kind)
+_URI = re.compile(rf"spiffe://hfmds/({_KINDS})/([A-Za-z0-9][A-Za-z0-9._-]{{0,127}})")
 _KIND_OF_UNIT = {DEVICES_UNIT: Kind.DEVICE, SERVICES_UNIT: Kind.SERVICE}
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from hfmds.domain.administration.fleet import (
     AdminTerms,
-    Forgetting,
-    Forgotten,
     Member,
     NewToken,
     TokenRecord,
@@ -18,7 +16,6 @@ from hfmds.v1.fleet_pb2_grpc import FleetServiceStub
 from hfmds.wire.clients.service_client import ServiceClient
 from hfmds.wire.conversions.fleet_calls import (
     enrolment_terms_message,
-    forgetting_message,
     member_from,
     token_from,
 )
@@ -80,11 +77,6 @@ class FleetClient(ServiceClient):
     async def release(self, device_id: str) -> None:
         """End a device's quarantine."""
         await self._call(self._stub.ReleaseDevice, pb.ReleaseDeviceRequest(device_id=device_id))
-
-    async def forget_revoked(self, terms: Forgetting) -> Forgotten:
-        """Clear old revocations, to make room for others."""
-        response = await self._call(self._stub.ForgetRevoked, forgetting_message(terms))
-        return Forgotten(response.devices, response.certificates)
 
     async def list_members(self) -> tuple[Member, ...]:
         """Return the enrolled devices, by id."""

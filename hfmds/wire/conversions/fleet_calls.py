@@ -8,7 +8,6 @@ from datetime import datetime
 from hfmds.domain.administration.fleet import (
     AdminTerms,
     EnrolmentTerms,
-    Forgetting,
     Member,
     NewToken,
     Role,
@@ -22,7 +21,7 @@ from hfmds.v1 import synthesis_store_pb2 as store_pb
 from hfmds.wire.conversions.admin_calls import timestamp_from, timestamp_message
 from hfmds.wire.conversions.common import require_finite, require_part
 
-MAX_REASON_BYTES = 200  # the reasons of all quarantines fit into one message
+MAX_REASON_BYTES = 200
 
 _VERSION = re.compile(r"[0-9a-f]{64}")
 _SERIAL = re.compile(r"[1-9a-f][0-9a-f]{0,39}")
@@ -124,7 +123,7 @@ def _role_from(role: str) -> Role:
     try:
         return Role(role)
     except ValueError:
-        raise InvalidInput(f"role {role[:60]!r} is not viewer, operator or owner") from None
+        raise InvalidInput(f"role {role[:60]!r} is not one of {', '.join(Role)}") from None
 
 
 # --- members ------------------------------------------------------------------------------------
@@ -163,29 +162,6 @@ def member_from(message: pb.Member) -> Member:
         revoked=message.revoked,
         quarantined=message.quarantined,
         reason=message.reason,
-    )
-
-
-# --- old revocations ----------------------------------------------------------------------------
-
-
-def forgetting_message(terms: Forgetting) -> pb.ForgetRevokedRequest:
-    """To the wire."""
-    return pb.ForgetRevokedRequest(
-        devices_older_than_seconds=terms.devices_seconds,
-        certificates_older_than_seconds=terms.certificates_seconds,
-    )
-
-
-def forgetting_from(message: pb.ForgetRevokedRequest) -> Forgetting:
-    """From the wire."""
-
-    def seconds(name: str) -> float | None:
-        require_finite(message, name)
-        return getattr(message, name) if message.HasField(name) else None
-
-    return Forgetting(
-        seconds("devices_older_than_seconds"), seconds("certificates_older_than_seconds")
     )
 
 

@@ -50,17 +50,15 @@ class Coordinator:
 
     async def _start(self) -> str:
         office = self.office
-        revocations = RevocationSync(
-            office.fleet, office.members, office.tokens, self.gate, self, self._dismiss
-        )
+        books = office.fleet, office.members, office.tokens
+        revocations = RevocationSync(*books, self.gate, self)
         self._server = GrpcServer("127.0.0.1:0", RpcMetrics("books", CollectorRegistry()))
-        FleetServicer(office.tokens, office.members, office.enrolment, revocations).add_to(
-            self._server
-        )
+        parts = office.tokens, office.members, office.issuer, revocations, self
+        FleetServicer(*parts).add_to(self._server)
         await self._server.start()
         return self._server.address
 
-    async def _dismiss(self, device_id: str) -> None:
+    async def leave(self, device_id: str) -> None:
         self.dismissed.append(device_id)
 
 
@@ -148,18 +146,6 @@ def test_a_quarantine_begins_and_ends(coordinator: Coordinator) -> None:
     assert "quarantine" in pki(coordinator, "devices")
     pki(coordinator, "release", "phone")
     assert coordinator.gate.exclusions == Exclusions()
-
-
-def test_old_revocations_are_forgotten(coordinator: Coordinator) -> None:
-    assert "no device camera has ever" in pki(coordinator, "revoke", "camera")
-    pki(coordinator, "revoke", "--certificate", "ab")
-    coordinator.office.now += 2 * 24 * 3600.0
-    output = pki(coordinator, "forget", "--devices", "2")
-    assert output == "forgotten: 1 device and 0 certificates\n"
-    assert coordinator.gate.exclusions == Exclusions(serials=frozenset({"ab"}))
-    assert "0 devices and 1 cert" in pki(coordinator, "forget", "--certificates", "1.5")
-    with pytest.raises(InvalidInput, match="--devices DAYS"):
-        pki(coordinator, "forget")
 
 
 def test_revoking_needs_exactly_one_target(coordinator: Coordinator) -> None:

@@ -45,8 +45,11 @@ class NoStore:
         return version
 
 
-async def ignore_device(device_id: str) -> None:
-    """A listener for tests without rounds."""
+class NoDevices:
+    """The devices of tests without rounds."""
+
+    async def leave(self, device_id: str) -> None:
+        """Do nothing."""
 
 
 @asynccontextmanager
@@ -125,7 +128,7 @@ async def test_renewal_needs_a_certificate(tmp_path: Path) -> None:
 async def token_port(folder: Path, office: Office) -> AsyncIterator[Callable[[Token], FleetClient]]:
     """Serve the fleet's records to callers with tokens; yield a factory of clients."""
     books = office.fleet, office.members, office.tokens
-    revocations = RevocationSync(*books, Gate(), NoStore(), ignore_device)
+    revocations = RevocationSync(*books, Gate(), NoStore())
     server = GrpcServer(
         "127.0.0.1:0",
         RpcMetrics("books", CollectorRegistry()),
@@ -134,7 +137,8 @@ async def token_port(folder: Path, office: Office) -> AsyncIterator[Callable[[To
         gate=revocations.token_gate,
         supervised=False,
     )
-    FleetServicer(office.tokens, office.members, office.enrolment, revocations).add_to(server)
+    parts = office.tokens, office.members, office.issuer, revocations, NoDevices()
+    FleetServicer(*parts).add_to(server)
     clients: list[FleetClient] = []
 
     def client_of(token: Token) -> FleetClient:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from coordinator.identity.enrolment import DeviceCertificate, DeviceEnrolment
+from coordinator.identity.device_issuer import DeviceCertificate, DeviceIssuer
+from coordinator.identity.enrolment import DeviceEnrolment
 from coordinator.identity.fleet_records import FleetRecords
 from coordinator.identity.members import Members
 from coordinator.identity.nonces import Nonces
@@ -35,19 +36,10 @@ class Office:
         engine = open_database(database_of(folder))
         Base.metadata.create_all(engine)
         self.fleet = FleetRecords(engine, self.clock)
-        self.tokens = Tokens(engine, self.fleet, self.clock)
-        self.members = Members(engine, self.fleet, self.clock)
+        self.tokens, self.members = Tokens(self.fleet), Members(self.fleet)
         self.nonces = Nonces(self.fleet.nonce_key, self.clock)
-        self.enrolment = DeviceEnrolment(
-            engine,
-            self.fleet,
-            self.tokens,
-            self.nonces,
-            issuer,
-            lambda: b"whom all believe",
-            DAY,
-            self.clock,
-        )
+        self.issuer = DeviceIssuer(issuer, lambda: b"whom all believe", DAY)
+        self.enrolment = DeviceEnrolment(self.fleet, self.tokens, self.nonces, self.issuer)
         self._events = EventRecords(engine)
 
     def clock(self) -> float:

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from coordinator.identity import members as module
-from hfmds.domain.administration.fleet import Forgetting, Forgotten, Member
-from hfmds.errors import LimitExceeded, NotAllowed
+from hfmds.domain.administration.fleet import Member
+from hfmds.errors import LimitExceeded
 from hfmds.pki.device_key import DeviceKey
 from hfmds.service.limits.limits import Limits
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.v1.synthesis_store_pb2 import SetExclusionsRequest
-from hfmds.wire.conversions.fleet_calls import MAX_REASON_BYTES, exclusions_message, reason_from
+from hfmds.wire.conversions.fleet_calls import exclusions_message
 from tests.coordinator.identity.registry_office import (
     DAY,
     OLGA,
@@ -120,103 +120,27 @@ def test_members_are_listed_in_pages(office: Office) -> None:
 def test_exclusions_beyond_the_message_limit_are_refused(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_MOST_REVOKED", "_MOST_SERIALS", "_MOST_QUARANTINED"):
-        monkeypatch.setattr(module, name, 1)
-    office.members.revoke("a", "", OLGA)
-    office.members.revoke("a", "", OLGA)
-    office.members.revoke_certificate("1", "", OLGA)
+    monkeypatch.setattr(module, "_MOST_BYTES_OF_DEVICES", 24)
+    monkeypatch.setattr(module, "_MOST_BYTES", 30)
+    for _ in range(2):
+        office.members.revoke("a", "", OLGA)
     office.members.quarantine("b", "", OLGA)
-    with pytest.raises(LimitExceeded, match="hfmds pki forget --devices"):
-        office.members.revoke("c", "", OLGA)
-    with pytest.raises(LimitExceeded, match="--certificates"):
-        office.members.revoke_certificate("2", "", OLGA)
-    with pytest.raises(LimitExceeded, match="release or revoke others"):
-        office.members.quarantine("c", "", OLGA)
-    office.now += DAY  # the remedies work
-    assert office.members.forget(Forgetting(DAY, DAY), OLGA) == Forgotten(1, 1)
-    office.members.revoke("c", "", OLGA)
-    office.members.revoke_certificate("2", "", OLGA)
+    for exclude in (office.members.revoke, office.members.quarantine):
+        with pytest.raises(LimitExceeded, match="release devices"):
+            exclude("c", "", OLGA)
+    office.members.revoke_certificate("1", "", OLGA)  # operators leave room for owners
+    with pytest.raises(LimitExceeded, match="30 bytes"):
+        office.members.revoke_certificate("123456789", "", OLGA)
+    before = office.members.exclusions()
+    assert before == Exclusions({"a": int(START)}, frozenset({"1"}), {"b": ""})
     office.members.release("b", OLGA)
     office.members.quarantine("d", "", OLGA)
 
 
 def test_the_longest_list_fits_into_one_message() -> None:
-    def ids(most: int) -> list[str]:
-        return [f"{n:05}".ljust(128, "d") for n in range(most)]
-
-    serials = frozenset(f"{16**39 + n:x}" for n in range(module._MOST_SERIALS))
-    longest = Exclusions(
-        dict.fromkeys(ids(module._MOST_REVOKED), 2**40),
-        serials,
-        dict.fromkeys(ids(module._MOST_QUARANTINED), reason_from("x" * MAX_REASON_BYTES)),
-    )
-    request = SetExclusionsRequest(version=longest.version, exclusions=exclusions_message(longest))
-    assert request.ByteSize() < Limits().message_bytes
-
-
-# --- forgetting old records ---------------------------------------------------------------------
-
-
-def test_devices_that_were_revoked_long_ago_are_forgotten(office: Office) -> None:
-    office.members.revoke("gone", "stolen", OLGA)
-    lost = DeviceKey.create()
-    old = office.enrol(lost, office.token(device_id="back"))
-    office.members.revoke("back", "stolen", OLGA)
-    office.now += 1
-    key = DeviceKey.create()
-    new = office.enrol(key, office.token(device_id="back"))
-    office.now += 2 * DAY
-    office.members.revoke("recent", "stolen", OLGA)
-    assert office.members.forget(Forgetting(devices_seconds=DAY), OLGA) == Forgotten(2, 0)
-    assert office.members.exclusions() == Exclusions({"recent": int(office.now)})
-    assert [member.device_id for member in office.members.list()] == ["back", "recent"]
-    assert office.log()[-1] == "revocations-forgotten"
-    # Revoked devices stay revoked, and returned devices stay members.
-    with pytest.raises(NotAllowed, match="another key since"):
-        office.renew(old, lost)
-    with pytest.raises(NotAllowed, match="not known by this key"):
-        office.enrol(lost, device_id="back")
-    office.renew(new, key)
-    assert office.members.forget(Forgetting(DAY, DAY), OLGA) == Forgotten(0, 0)
-    assert office.log().count("revocations-forgotten") == 1
-
-
-def test_devices_that_could_come_back_by_it_are_not_forgotten(office: Office) -> None:
-    office.enrol(DeviceKey.create(), office.token(device_id="camera"))
-    office.token(device_id="phone", seconds=3 * DAY)
-    for device_id in ("camera", "phone"):
-        office.members.revoke(device_id, "stolen", OLGA)
-    at_once = Forgetting(devices_seconds=0.001)
-    for later, forgotten in ((1.0, 0), (DAY, 0), (300.0, 1), (2 * DAY, 1)):
-        office.now += later
-        assert office.members.forget(at_once, OLGA) == Forgotten(forgotten, 0)
-
-
-def test_a_device_with_an_unlisted_valid_certificate_is_not_forgotten(
-    office: Office,
-) -> None:
-    office.enrol(DeviceKey.create(), office.token(device_id="camera"))
-    last = office.enrol(DeviceKey.create(), office.token(device_id="camera"))
-    office.members.revoke_certificate(certificate(last).serial, "", OLGA)
-    office.members.revoke("camera", "stolen", OLGA)
-    at_once = Forgetting(devices_seconds=0.001)
-    for later, forgotten in ((DAY, 0), (300.0, 1)):
-        office.now += later
-        assert office.members.forget(at_once, OLGA) == Forgotten(forgotten, 0)
-
-
-def test_expired_certificates_are_forgotten(office: Office) -> None:
-    issued = certificate(office.enrol(DeviceKey.create(), office.token(device_id="camera")))
-    office.members.revoke_certificate(issued.serial, "", OLGA)
-    office.members.revoke_certificate("ab", "of a person", OLGA)
-    office.now += DAY
-    at_once = Forgetting(certificates_seconds=2 * DAY)
-    assert office.members.forget(at_once, OLGA) == Forgotten(0, 0)
-    office.members.revoke_certificate("cd", "", OLGA)
-    assert office.members.exclusions().serials == {issued.serial, "ab", "cd"}
-    office.now += 300.0  # by every server's clock
-    office.members.revoke_certificate("ef", "", OLGA)
-    assert office.members.exclusions().serials == {"ab", "cd", "ef"}
-    half_a_day = Forgetting(certificates_seconds=DAY / 2)
-    assert office.members.forget(half_a_day, OLGA) == Forgotten(0, 1)
-    assert office.members.exclusions().serials == {"cd", "ef"}
+    serials = frozenset(f"{16**39 + n:x}" for n in range(20_000))
+    exclusions = Exclusions({"camera": 2**40}, serials, {"phone": "noisy"})
+    message = exclusions_message(exclusions)
+    request = SetExclusionsRequest(version=exclusions.version, exclusions=message)
+    added = request.ByteSize() - message.ByteSize()
+    assert module._MOST_BYTES + added < Limits().message_bytes

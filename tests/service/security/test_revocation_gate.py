@@ -308,14 +308,14 @@ async def test_who_waits_for_work_when_its_quarantine_begins_is_asked_to_ask_aga
 
     async def main() -> None:
         gate = Gate()
-        certificate = SimpleNamespace(identity=CAMERA, serial="1", begins=0, ends=2**40)
+        certificate = Certificate(CAMERA, "1", 0, 2**40)
         gate.replace(SICK)
-        with gate.call(certificate, in_quarantine=True):  # type: ignore[arg-type]
+        with gate.call(certificate, in_quarantine=True):
             pass
         gate.replace(Exclusions())
 
         async def check_in() -> Unavailable:
-            with gate.call(certificate, in_quarantine=True) as gated:  # type: ignore[arg-type]
+            with gate.call(certificate, in_quarantine=True) as gated:
                 try:
                     await asyncio.sleep(60)
                 except asyncio.CancelledError as stop:
