@@ -60,7 +60,7 @@ def test_a_new_token_is_read_and_how_often_it_was_used_is_not_believed() -> None
     )
     assert new_token_from(admin).terms == AdminTerms(Role.VIEWER)
     admin.terms.role = "root"
-    with pytest.raises(InvalidInput, match="'root' is not viewer, operator or owner"):
+    with pytest.raises(InvalidInput, match="'root'"):
         new_token_from(admin)
 
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 
 from hfmds.cli.commands import members
 from hfmds.cli.terminal import output
+from hfmds.errors import InvalidInput
 from hfmds.pki.folder import (
     complete_authority,
     create_authority,
@@ -46,8 +46,16 @@ Hosts = Annotated[
 
 _KINDS = {kind.word: kind for kind in Kind}
 
+
+def _kind(word: str) -> Kind:
+    if word not in _KINDS:
+        raise InvalidInput(f"{word!r} is not one of {', '.join(_KINDS)}")
+    return _KINDS[word]
+
+
 PartyKind = Annotated[
-    str, typer.Argument(click_type=click.Choice(tuple(_KINDS)), help="Kind of the party.")
+    Kind,
+    typer.Argument(parser=_kind, metavar="KIND", help=f"Kind of the party: {', '.join(_KINDS)}."),
 ]
 Name = Annotated[str, typer.Argument(help="Name of the party; for a device, its id.")]
 
@@ -131,8 +139,8 @@ def renew(
     _print(renew_pair(folder, authority, identity, now, lifetime, host or ()))
 
 
-def _identity(kind: str, name: str) -> Identity:
-    return identity_from(Identity(_KINDS[kind], name).uri)
+def _identity(kind: Kind, name: str) -> Identity:
+    return identity_from(Identity(kind, name).uri)
 
 
 def _hosts(identity: Identity, given: list[str] | None) -> list[str]:
