@@ -8,6 +8,7 @@ nothing out. Tests choose their tier by a marker: see `markers` in pyproject.tom
 from __future__ import annotations
 
 import math
+import os
 import random
 import signal
 import subprocess
@@ -38,9 +39,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its seed
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the commit choose Hypothesis's examples, too: a run that failed can be repeated."""
+    """Let the commit choose the inputs of Hypothesis, too, so that a test run can be repeated.
+
+    The inputs of `make fuzz` and `--full` are random. Hypothesis also draws constants of the
+    modules that are loaded. So the same commit gives the same inputs only for the same tests.
+    """
     config.stash[_LEFT_OUT] = Counter()
-    if not config.getoption("full") and config.option.hypothesis_seed is None:
+    random_ones = config.getoption("full") or "FUZZ_TIMES" in os.environ
+    if not random_ones and config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(_commit_number(config.rootpath))
 
 

@@ -7,15 +7,19 @@ import os
 from hypothesis import HealthCheck, settings
 
 TIMES = int(os.environ.get("FUZZ_TIMES", "1"))
-"""1 tries the same inputs each time, as the suite does. n tries n times as many new inputs."""
+"""How many times as many inputs as the suite tries; above 1, failures are kept for later."""
 
 
 def tried(examples: int) -> settings:
-    """Return the settings of a hypothesis property or state machine."""
+    """Return the settings of a hypothesis property or state machine.
+
+    tests/conftest.py lets the commit choose the inputs. A failure prints a decorator that repeats
+    its input.
+    """
     return settings(
         max_examples=examples * TIMES,
-        derandomize=TIMES == 1,
         database=None if TIMES == 1 else settings.default.database,
+        print_blob=True,
         deadline=None,
         suppress_health_check=list(HealthCheck),
     )
