@@ -37,7 +37,6 @@ from synthesis_store.retention.snapshot_retention import SnapshotRetention
 from synthesis_store.retention.withdrawals import Withdrawals
 from synthesis_store.settings import StoreSettings
 from synthesis_store.snapshots.missing_content import MissingContent
-from synthesis_store.snapshots.seal_queue import SealQueue
 from synthesis_store.snapshots.sealing import Sealing
 from synthesis_store.snapshots.snapshot_builder import SnapshotBuilder
 from synthesis_store.snapshots.snapshot_records import SnapshotRecords
@@ -51,7 +50,6 @@ Clock = Callable[[], datetime]
 class StoreApp:
     """The store without its ports."""
 
-    engine: Engine
     content: Content
     identity: StoreIdentity
     events: StoreEvents
@@ -113,7 +111,7 @@ def build(
     builder = SnapshotBuilder(snapshot_records, orphans, blobs, identity, now)
     missing = MissingContent(pool_records, snapshot_records, blobs, now)
     sealing = Sealing(pool_records, snapshot_records, builder, missing, metrics)
-    snapshots = Snapshots(snapshot_records, blobs)
+    snapshots = Snapshots(snapshot_records, blobs, sealing)
 
     snapshot_retention = SnapshotRetention(
         engine, orphans, events, pool_records, settings.keep_snapshots
@@ -125,9 +123,8 @@ def build(
     reader = InventoryReader(engine, identity.log_id, now)
     inventory = InventoryMetrics(reader.read, registry)
     housekeeper = Housekeeper(sealing, pools, retention, settings)
-    servicer = StoreServicer(pools, SealQueue(sealing), snapshots, retention, events, exclusions)
+    servicer = StoreServicer(pools, snapshots, retention, events, exclusions)
     return StoreApp(
-        engine=engine,
         content=content,
         identity=identity,
         events=events,

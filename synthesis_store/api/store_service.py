@@ -40,7 +40,6 @@ from synthesis_store.events import StoreEvents
 from synthesis_store.pools.pool_records import BatchKey
 from synthesis_store.pools.pools import Pools
 from synthesis_store.retention.data_retention import DataRetention
-from synthesis_store.snapshots.seal_queue import SealQueue
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SynthesisStoreService"].full_name
 ACCESS = {
@@ -70,14 +69,12 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     def __init__(
         self,
         pools: Pools,
-        seal_queue: SealQueue,
         snapshots: Snapshots,
         retention: DataRetention,
         events: StoreEvents,
         exclusions: ExclusionList,
     ) -> None:
         self._pools = pools
-        self._seal_queue = seal_queue
         self._snapshots = snapshots
         self._retention = retention
         self._events = events
@@ -93,7 +90,7 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     async def aclose(self) -> None:
         """Stop sealing, after the server has stopped. Returns when no seal is under way."""
         self._choosing.shutdown(wait=False, cancel_futures=True)
-        await self._seal_queue.close()
+        await self._snapshots.close()
 
     async def OpenPool(
         self, request: pb.OpenPoolRequest, context: grpc.aio.ServicerContext
@@ -143,7 +140,7 @@ class StoreServicer(pb_grpc.SynthesisStoreServiceServicer):
     ) -> pb.SealPoolResponse:
         pool_id = require_id(request.pool_id, "pool_id")
         named = [contribution_from(item) for item in request.contributions]
-        sealed = await self._seal_queue.seal(pool_id, named)
+        sealed = await self._snapshots.seal(pool_id, named)
         return pb.SealPoolResponse(
             snapshot=snapshot_message(replace(sealed.snapshot, shards=())),
             missing=map(contribution_message, sealed.missing),

@@ -1,4 +1,4 @@
-"""Snapshots as clients read them: descriptions, shares of devices, and streams of shards.
+"""Snapshots as calls see them: sealed, described, shared with devices, and streamed.
 
 The store reads a stream piece by piece, so memory does not depend on the size of a snapshot.
 """
@@ -6,17 +6,25 @@ The store reads a stream piece by piece, so memory does not depend on the size o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence, Set
+import contextvars
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
 from hfmds.domain.digest import Digest
-from hfmds.domain.pools import Shard, SharedShard, Snapshot
+from hfmds.domain.pools import Contribution, Shard, SharedShard, Snapshot
 from hfmds.errors import InvalidInput, LimitExceeded
 from hfmds.storage.blobs import CHUNK_BYTES, Blobs
 from hfmds.wire.chunks import outgoing
 from synthesis_store.delivery.hot_shards import HotShards
 from synthesis_store.delivery.shares import ShareLimits, choose
-from synthesis_store.snapshots.snapshot_records import SnapshotRecords
+from synthesis_store.snapshots.sealing import Sealing
+from synthesis_store.snapshots.snapshot_records import SealedPool, SnapshotRecords
+
+log = logging.getLogger(__name__)
+
+_Seal = tuple[str, frozenset[Contribution]]  # a pool and its named batches
 
 _CACHED_SNAPSHOTS = 4  # the shards of a large one take some megabytes
 _CACHED_PAGES = 32  # each takes less than a megabyte
@@ -24,17 +32,48 @@ _CACHED_SHARES = 512  # four bytes for each shard
 
 
 class Snapshots:
-    """The snapshots of this store. Methods but `stream` block."""
+    """The snapshots of this store, for one event loop. `get`, `list` and `share` block."""
 
-    def __init__(self, records: SnapshotRecords, blobs: Blobs) -> None:
+    def __init__(self, records: SnapshotRecords, blobs: Blobs, sealing: Sealing) -> None:
         self._records = records
         self._blobs = blobs
+        self._sealing = sealing
+        # Sealing a large pool takes minutes. In a thread of its own, it leaves the few other
+        # threads to other calls.
+        self._seal_thread = ThreadPoolExecutor(1, "sealing")
+        self._seals: dict[_Seal, asyncio.Future[SealedPool]] = {}  # under way
         self._hot = HotShards(blobs)
         # All devices of a fleet ask for the same at the same time. A snapshot never changes.
         # If it was collected, `stream` refuses its shards.
         self._snapshot = lru_cache(_CACHED_SNAPSHOTS)(records.snapshot)
         self._page = lru_cache(_CACHED_PAGES)(records.snapshot)
         self._positions = lru_cache(_CACHED_SHARES)(self._choose)
+
+    async def seal(self, pool_id: str, named: Iterable[Contribution]) -> SealedPool:
+        """Seal the pool, or join the seal that is under way.
+
+        If the caller is cancelled, the seal goes on. So a caller that hung up can ask again.
+        """
+        key = pool_id, frozenset(named)
+        if key not in self._seals:
+            run = contextvars.copy_context().run  # log records of the seal name the call
+            loop = asyncio.get_running_loop()
+            seal = loop.run_in_executor(self._seal_thread, run, self._sealing.seal, *key)
+            self._seals[key] = seal
+            seal.add_done_callback(lambda done: self._forget_seal(key, done))
+        return await asyncio.shield(self._seals[key])
+
+    async def close(self) -> None:
+        """Start no more seals, and return when the one under way is over or given up."""
+        self._seal_thread.shutdown(wait=False, cancel_futures=True)
+        await asyncio.gather(
+            asyncio.to_thread(self._sealing.stop), *self._seals.values(), return_exceptions=True
+        )
+
+    def _forget_seal(self, key: _Seal, done: asyncio.Future[SealedPool]) -> None:
+        del self._seals[key]
+        if not done.cancelled() and (error := done.exception()):
+            log.warning("pool %s is not sealed: %s", key[0], error)
 
     def get(self, snapshot_id: str, start: int = 0, most: int | None = None) -> Snapshot:
         """Return a snapshot with its shards, at most `most` of them from `start` on."""

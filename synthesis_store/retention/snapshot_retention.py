@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Engine, delete, func, select
+from sqlalchemy import Engine, Select, delete, func, select
 from sqlalchemy.orm import Session, aliased
 
 from hfmds.domain.digest import Digest
 from hfmds.domain.pools import Collected, PoolState
 from hfmds.storage.database import reading, transaction
 from hfmds.wire.conversions.records import decode_snapshot
-from synthesis_store.content.orphans import Erased, Orphans
+from synthesis_store.content.orphans import Orphans
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.pools.pool_records import PoolRecords
 from synthesis_store.tables import (
@@ -85,8 +85,10 @@ class SnapshotRetention:
         with reading(self._engine) as session:
             unneeded = self._unneeded(session)[:MAX_COLLECTED]
             if dry_run:
-                erased = _only_in(session, unneeded)
-                return Collected(tuple(unneeded), erased.blobs, erased.size_bytes)
+                content = _only_in(unneeded).subquery()
+                totals = select(func.count(), func.sum(content.c.size_bytes))
+                blobs, size_bytes = session.execute(totals.select_from(content)).one()
+                return Collected(tuple(unneeded), blobs, int(size_bytes or 0))
         removed = tuple(name for name in unneeded if self.collect_snapshot(name, by))
         self.forget_released_runs()
         erased = self._orphans.delete_due()
@@ -99,7 +101,8 @@ class SnapshotRetention:
             if row is None or self._is_needed(session, row):
                 return False
             snapshot = decode_snapshot(row.description)
-            for digest in _only_there(session, snapshot_id):
+            for content in session.execute(_only_in([snapshot_id])).all():
+                digest = Digest(content.sha256, content.size_bytes)
                 self._orphans.add(session, digest, COLLECTED)
             session.execute(delete(ShardRow).filter_by(snapshot_id=snapshot_id))
             session.delete(row)
@@ -173,35 +176,16 @@ def _forget_batches(session: Session, pool_id: str) -> None:
     session.execute(delete(NamedBatchRow).filter_by(pool_id=pool_id))
 
 
-def _only_there(session: Session, snapshot_id: str) -> list[Digest]:
-    """Return the content of a snapshot that no other snapshot has."""
+def _only_in(snapshot_ids: Sequence[str]) -> Select[str, int]:
+    """Return the query for the content that nothing needs without these snapshots."""
     other = aliased(ShardRow)  # found by its index, because there are many shards
-    elsewhere = select(other).where(
-        other.sha256 == ShardRow.sha256, other.snapshot_id != ShardRow.snapshot_id
-    )
-    query = (
-        select(ShardRow.sha256, ShardRow.size_bytes)
-        .where(ShardRow.snapshot_id == snapshot_id, ~elsewhere.exists())
-        .distinct()
-    )
-    return [Digest(row.sha256, row.size_bytes) for row in session.execute(query)]
-
-
-def _only_in(session: Session, snapshot_ids: Sequence[str]) -> Erased:
-    """Return what the store would delete with these snapshots."""
-    other = aliased(ShardRow)
     elsewhere = select(other).where(
         other.sha256 == ShardRow.sha256, other.snapshot_id.not_in(snapshot_ids)
     )
     batches = select(BatchRow).join(PoolRow).where(PoolRow.state == PoolState.OPEN.name)
     in_pools = batches.where(BatchRow.sha256 == ShardRow.sha256)
-    only = (
+    return (
         select(ShardRow.sha256, ShardRow.size_bytes)
         .where(ShardRow.snapshot_id.in_(snapshot_ids), ~elsewhere.exists(), ~in_pools.exists())
         .distinct()
-        .subquery()
     )
-    blobs, size_bytes = session.execute(
-        select(func.count(), func.sum(only.c.size_bytes)).select_from(only)
-    ).one()
-    return Erased(blobs, int(size_bytes or 0))

@@ -217,17 +217,13 @@ def _seal_input(session: Session, pool_id: str, named: Set[Contribution]) -> Sea
     return SealInput(
         pool_id=pool_id,
         spec=spec,
+        # Sorted here: databases differ in how they order text.
         present=tuple(sorted(map(_contribution, rows))),
         new_samples=sum(row.samples for row in rows),
         leaking_batches=pool.leaking_batches,
         parent_snapshot_id=previous_snapshot(session, pool.run_number),
         withdrawn=withdrawn_contributors(session, spec.run_id),
     )
-
-
-def _present(session: Session, pool_id: str, named: Set[Contribution]) -> list[Contribution]:
-    # Sorted here: databases differ in how they order text.
-    return sorted(named & set(map(_contribution, batches_of(session, pool_id))))
 
 
 def _missing(named: Set[Contribution], present: Iterable[Contribution]) -> tuple[Contribution, ...]:
@@ -252,8 +248,8 @@ def _sealed(session: Session, pool_id: str, named: Set[Contribution]) -> SealedP
             f"pool {pool_id} was sealed before with other batches; GetPool names its snapshot"
         )
     # The batches of a sealed pool do not change, so the same ones stay missing.
-    missing = _missing(named, _present(session, pool_id, named))
-    return SealedPool(_snapshot(session, row), missing)
+    present = map(_contribution, batches_of(session, pool_id))
+    return SealedPool(_snapshot(session, row), _missing(named, present))
 
 
 def _snapshot_row(session: Session, snapshot_id: str) -> SnapshotRow:

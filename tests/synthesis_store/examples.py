@@ -28,9 +28,9 @@ from hfmds.storage.schema import Schema
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.api.store_service import StoreServicer
 from synthesis_store.content.stored_batches import read_stored_batch
+from synthesis_store.delivery.snapshots import Snapshots
 from synthesis_store.pools.pool_records import BatchKey
 from synthesis_store.settings import StoreSettings
-from synthesis_store.snapshots.seal_queue import SealQueue
 from synthesis_store.tables import OrphanRow
 from synthesis_store.wiring import build
 from tests.support.databases import database_of
@@ -228,10 +228,8 @@ def details_of(store: Store, kind: str) -> list[dict[str, object]]:
 def new_servicer(store: Store) -> StoreServicer:
     """Make another servicer of the store, for one event loop."""
     app = store.app
-    queue = SealQueue(app.sealing)
-    return StoreServicer(
-        store.pools, queue, app.snapshots, app.retention, app.events, app.exclusions
-    )
+    snapshots = Snapshots(app.snapshot_records, store.blobs, app.sealing)
+    return StoreServicer(store.pools, snapshots, app.retention, app.events, app.exclusions)
 
 
 async def chunks_of(data: bytes, size: int = 100) -> AsyncIterator[bytes]:

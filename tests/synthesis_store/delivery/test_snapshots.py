@@ -116,7 +116,7 @@ def test_pages_of_a_share_without_limits_are_read_page_by_page_and_once(
     store: Store, snapshot: Snapshot
 ) -> None:
     records = CountedRecords(snapshot)
-    snapshots = Snapshots(records, store.blobs)
+    snapshots = Snapshots(records, store.blobs, store.app.sealing)
     for _ in range(100):  # devices
         share = [
             shared.shard
@@ -133,7 +133,7 @@ def test_a_share_within_limits_is_chosen_once_for_all_its_pages(
     store: Store, snapshot: Snapshot
 ) -> None:
     records, limits = CountedRecords(snapshot), ShareLimits(max_samples=8 * 9)
-    snapshots = Snapshots(records, store.blobs)
+    snapshots = Snapshots(records, store.blobs, store.app.sealing)
     pages = [
         snapshots.share("id", set(), limits, 3, balanced=True, start=start, most=2)
         for start in range(0, 12, 2)

@@ -12,9 +12,10 @@ import pytest
 from hfmds.domain.digest import digest_of
 from hfmds.domain.pools import Contribution
 from hfmds.errors import Unavailable
-from synthesis_store.snapshots.seal_queue import SealQueue
+from synthesis_store.delivery.snapshots import Snapshots
 from synthesis_store.snapshots.sealing import Sealing
 from synthesis_store.snapshots.snapshot_records import SealedPool
+from tests.synthesis_store.examples import Store
 
 NAMED = [Contribution("a", digest_of(b"a")), Contribution("b", digest_of(b"b"))]
 
@@ -40,16 +41,21 @@ class SlowSealing(Sealing):
         """There is nothing to give up."""
 
 
-async def test_a_caller_that_asks_again_joins_the_seal_under_way() -> None:
+def snapshots_over(store: Store, sealing: Sealing) -> Snapshots:
+    """Return the snapshots of the store, sealed in another way."""
+    return Snapshots(store.app.snapshot_records, store.blobs, sealing)
+
+
+async def test_a_caller_that_asks_again_joins_the_seal_under_way(store: Store) -> None:
     slow = SlowSealing()
-    queue = SealQueue(slow)
-    first = asyncio.create_task(queue.seal("pool", NAMED))
+    snapshots = snapshots_over(store, slow)
+    first = asyncio.create_task(snapshots.seal("pool", NAMED))
     await asyncio.to_thread(slow.began.acquire)
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
     # More than there are threads for other calls, none of which may wait here.
-    again = [asyncio.create_task(queue.seal("pool", reversed(NAMED))) for _ in range(100)]
+    again = [asyncio.create_task(snapshots.seal("pool", reversed(NAMED))) for _ in range(100)]
     await asyncio.sleep(0)
     assert await asyncio.to_thread(lambda: "answered") == "answered"
     slow.go_on.release()
@@ -57,37 +63,37 @@ async def test_a_caller_that_asks_again_joins_the_seal_under_way() -> None:
     assert slow.calls == ["pool"]
 
 
-async def test_a_seal_goes_on_without_its_caller() -> None:
+async def test_a_seal_goes_on_without_its_caller(store: Store) -> None:
     slow = SlowSealing()
-    queue = SealQueue(slow)
-    gone = asyncio.create_task(queue.seal("pool", NAMED))
+    snapshots = snapshots_over(store, slow)
+    gone = asyncio.create_task(snapshots.seal("pool", NAMED))
     await asyncio.to_thread(slow.began.acquire)
     gone.cancel()
     slow.go_on.release(2)
-    await queue.seal("another", NAMED)  # behind the first
+    await snapshots.seal("another", NAMED)  # behind the first
     assert slow.calls == ["pool", "another"]
 
 
-async def test_a_failed_seal_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_seal_is_tried_again(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     slow = SlowSealing()
-    queue, slow.error = SealQueue(slow), Unavailable("storage is away")
+    snapshots, slow.error = snapshots_over(store, slow), Unavailable("storage is away")
     slow.go_on.release(2)
     with pytest.raises(Unavailable):
-        await queue.seal("pool", NAMED)
+        await snapshots.seal("pool", NAMED)
     slow.error = None
-    await queue.seal("pool", NAMED)
+    await snapshots.seal("pool", NAMED)
     assert slow.calls == ["pool", "pool"]
     assert "pool pool is not sealed: storage is away" in caplog.text
 
 
-async def test_close_starts_no_waiting_seal_and_waits_for_the_one_under_way() -> None:
+async def test_close_starts_no_waiting_seal_and_waits_for_the_one_under_way(store: Store) -> None:
     slow = SlowSealing()
-    queue = SealQueue(slow)
-    first = asyncio.create_task(queue.seal("pool", NAMED))
+    snapshots = snapshots_over(store, slow)
+    first = asyncio.create_task(snapshots.seal("pool", NAMED))
     await asyncio.to_thread(slow.began.acquire)
-    queued = asyncio.create_task(queue.seal("another", NAMED))
+    queued = asyncio.create_task(snapshots.seal("another", NAMED))
     await asyncio.sleep(0)
-    closing = asyncio.create_task(queue.close())
+    closing = asyncio.create_task(snapshots.close())
     with pytest.raises(asyncio.CancelledError):
         await queued
     assert not closing.done()
