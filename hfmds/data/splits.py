@@ -179,8 +179,8 @@ def dirichlet(
     """Each device draws its class proportions from Dir(concentration): 0.01 severe, 100 alike.
 
     Per client, with equal shard sizes: the class-wise split with a minimum shard practically never
-    ends at 0.01. A class that runs out is replaced by the device's other classes, then by any, so
-    devices late in the list follow their proportions less when all data are used.
+    ends at 0.01. When a class runs out, the device takes its other classes, then any. So
+    devices late in the list follow their proportions less if all data are used.
     """
     _require_concentration(concentration)
     size = _shard_size(len(labels), devices, samples_per_device)

@@ -1,7 +1,7 @@
 """The name of a piece of content: its SHA-256 and its size.
 
-Weights, synthetic batches and shards are moved, stored and cached under their digest, so that a
-retry is recognised, a cache never goes stale and an altered byte is noticed.
+Weights, synthetic batches and shards are moved, stored and cached under their digest. So a
+retry is recognised, a cache never goes stale, and an altered byte is noticed.
 """
 
 from __future__ import annotations

@@ -250,8 +250,8 @@ def _pieces(weights: Weights) -> Iterator[tuple[str, NDArray[np.float32]]]:
 def read_batch(path: Path, what: str, *, to_check: bool = False) -> SyntheticBatch:
     """Read a synthetic batch or shard from a file; `what` names it in errors.
 
-    Tensors that a later version may have added are ignored. Who only wants `to_check` what was sent
-    has them refused, and gets black images instead of uint8 ones, of which any is right.
+    Ignores tensors that a later version may have added. With `to_check` it refuses them, and
+    returns black images instead of uint8 ones: every uint8 pixel is valid.
     """
     tensors = _open(path, what)
     names = set(tensors.keys())
