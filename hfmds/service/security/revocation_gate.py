@@ -32,9 +32,9 @@ class GatedCall:
         self._is_sending = False
         self._is_cancelled = False
         self._task = asyncio.current_task()
-        identity = certificate.identity if certificate else None
-        if identity is not None and identity.kind is Kind.DEVICE:
-            self.device_id = identity.name
+        self.identity = certificate.identity if certificate else None
+        if self.identity is not None and self.identity.kind is Kind.DEVICE:
+            self.device_id = self.identity.name
 
     def require_admitted(self, exclusions: Exclusions) -> None:
         """Raise NotAllowed for a revoked caller, and TooLate for a device in quarantine."""

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -27,25 +27,15 @@ from hfmds.service.limits.rate import Rate
 from hfmds.service.limits.throttle import Throttle
 from hfmds.service.monitoring.rpc_metrics import MethodMetrics, RpcMetrics
 from hfmds.service.monitoring.tracing import serving
-from hfmds.service.security.access import (
-    IN_QUARANTINE,
-    STRANGERS_TOO,
-    Access,
-    device_of,
-    require_access,
-    require_known,
-    require_own,
-)
-from hfmds.service.security.caller import STRANGER, Caller, Recognise, remember
-from hfmds.service.security.identity import Kind
-from hfmds.service.security.revocation_gate import Gate, GatedCall
+from hfmds.service.security.caller import remember
+from hfmds.service.security.guard import Guard
+from hfmds.service.security.revocation_gate import GatedCall
 from hfmds.service.status import metadata_of, status_of
 
 log = logging.getLogger(__name__)
 
 # A status message travels as metadata, which the other side caps at 8 KiB after escaping.
 _MAX_MESSAGE_CHARACTERS = 1000
-_MAX_ID_CHARACTERS = 128
 _REFUSALS_PER_SECOND = 2.0  # in the log, for each method and status
 
 # Health and reflection have limits of their own: a busy server still answers its supervisor.
@@ -62,9 +52,6 @@ class _Method:
     series: MethodMetrics
     throttle: Throttle
     limits: Limits
-    in_quarantine: bool  # devices in quarantine may call it
-    # Without TLS: the gate for devices, which merely claim to be one.
-    claims: Gate | None
 
     def __str__(self) -> str:
         return f"{self.service}/{self.name}"
@@ -73,23 +60,13 @@ class _Method:
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
     """Admits, limits, measures and cuts calls, and translates their errors.
 
-    `access` has the table of each service. `recognise` knows callers; None: nobody can be known,
-    and everybody may call everything. `gate` has the revoked and quarantined parties.
+    `guard` knows the callers, and decides which calls they may make.
     """
 
-    def __init__(
-        self,
-        metrics: RpcMetrics,
-        limits: Limits,
-        access: Mapping[str, Access],
-        recognise: Recognise | None,
-        gate: Gate,
-    ) -> None:
+    def __init__(self, metrics: RpcMetrics, limits: Limits, guard: Guard) -> None:
         self._metrics = metrics
         self._limits = limits
-        self._access = access
-        self._recognise = recognise
-        self._gate = gate
+        self._guard = guard
         # Streams of supervisors have their own count, so that they never displace health checks.
         self._throttle = Throttle(metrics.process, limits, metrics.refuse)
         self._checks = Throttle(metrics.process, _SUPERVISION, metrics.refuse)
@@ -120,11 +97,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             throttle = self._streams if handler.response_streaming else self._checks
             limits = _SUPERVISION
         series = self._metrics.of(service, name)
-        kinds = self._access.get(service, {}).get(name) or ()
-        claims = self._gate if self._recognise is None and Kind.DEVICE in kinds else None
-        method = _Method(
-            service, name, handler, series, throttle, limits, name in IN_QUARANTINE, claims
-        )
+        method = _Method(service, name, handler, series, throttle, limits)
         inner: Callable[..., Any] = (
             handler.unary_unary
             or handler.unary_stream
@@ -168,14 +141,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         try:
             with ExitStack() as frame:
                 frame.enter_context(method.throttle.call())
-                caller = await self._admit(method, context)
-                gated = frame.enter_context(
-                    self._gate.call(caller.certificate, in_quarantine=method.in_quarantine)
-                )
+                caller = await self._guard.who_is(context)
+                self._guard.require_may(caller, method.service, method.name)
+                remember(caller)
+                gated = frame.enter_context(self._guard.call(caller, method.name))
                 frame.enter_context(
                     serving(method.service, method.name, context.invocation_metadata)
                 )
-                return await respond(_Call(method, context, caller, gated, frame))
+                return await respond(_Call(method, context, self._guard, gated, frame))
         except (asyncio.CancelledError, GeneratorExit) as stop:
             # The caller hung up, its deadline passed, the server stops, or the gate cut the call.
             cut = gated.reason_of_cut(stop) if gated else None
@@ -207,18 +180,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         # Last: a caller that hears "no" finds its place free and the call counted.
         return await context.abort(code, refusal[:_MAX_MESSAGE_CHARACTERS], metadata)
 
-    async def _admit(self, method: _Method, context: grpc.aio.ServicerContext) -> Caller:
-        if self._recognise is None:
-            return STRANGER
-        caller = await self._recognise(context)
-        access = self._access.get(method.service)
-        if access is None:  # health and reflection are for every party of the fleet
-            require_known(caller.identity)
-        elif access[method.name] is not STRANGERS_TOO:
-            require_access(access, method.name, caller.identity)
-        remember(caller)
-        return caller
-
     def _log_refusal(self, method: _Method, code: grpc.StatusCode, error: HfmdsError) -> None:
         # Metrics count every refusal. The log has a sample, so that no caller can fill it.
         level = logging.ERROR if code is grpc.StatusCode.INTERNAL else logging.INFO
@@ -243,13 +204,13 @@ class _Call:
         self,
         method: _Method,
         context: grpc.aio.ServicerContext,
-        caller: Caller,
+        guard: Guard,
         gated: GatedCall,
         frame: ExitStack,
     ) -> None:
         self._method = method
         self._context = context
-        self._identity = caller.identity
+        self._guard = guard
         self._gated = gated
         self._frame = frame
         self._loop = asyncio.get_running_loop()
@@ -258,16 +219,12 @@ class _Call:
             self._count_device(gated.device_id)
 
     def _checked(self, request: Any) -> Any:
-        """Return the request; NotAllowed if a device speaks for another device."""
-        if self._identity is not None:
-            require_own(self._identity, request)
-        # On a port with TLS, what a stranger claims has no effect. All requests of one call are of
-        # the device that the first request names.
-        elif self._method.claims is not None and not self._gated.device_id:
-            device_id = device_of(request)[:_MAX_ID_CHARACTERS]
-            if device_id:
-                self._count_device(device_id)
-                self._method.claims.name_device(self._gated, device_id)
+        """Return the request; NotAllowed if the caller may not make it."""
+        was_named = bool(self._gated.device_id)
+        method = self._method
+        self._guard.require_request(self._gated, method.service, method.name, request)
+        if self._gated.device_id and not was_named:
+            self._count_device(self._gated.device_id)
         return request
 
     async def request(self) -> Any:

@@ -20,6 +20,7 @@ from hfmds.service.process.address import bound_socket, join_address, split_addr
 from hfmds.service.process.shutdown import Shutdown
 from hfmds.service.security.access import Access
 from hfmds.service.security.caller import Caller, Recognise, by_certificate, by_token
+from hfmds.service.security.guard import Guard
 from hfmds.service.security.issuers import Issuers
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.security.tls import TlsFiles
@@ -75,12 +76,11 @@ class GrpcServer:
         self._address: str | None = None
         self._unready_reason: str | None = "starting"
         self._health = health.aio.HealthServicer()
-        self._access: dict[str, Access] = {}  # by the name of a service
         self._tls = tls
         self._supervised = supervised
         self._with_certificates = holder is None
-        recognise = _recognise(tls, holder)
-        interceptor = CallInterceptor(metrics, limits, self._access, recognise, gate or Gate())
+        self._guard = Guard(_recognise(tls, holder), gate or Gate())
+        interceptor = CallInterceptor(metrics, limits, self._guard)
         options = (*_OPTIONS, *limits.options(connections_allowed()))
         self._server = grpc.aio.server(interceptors=(interceptor,), options=options)
 
@@ -96,14 +96,14 @@ class GrpcServer:
         `access` has the kinds of callers of each method.
         """
         register(servicer, self._server)
-        self._access[service_name] = access
+        self._guard.access[service_name] = access
         self._metrics.show(service_name, access)
 
     async def start(self) -> None:
         """Bind and answer; ConfigurationError if the address is not available."""
         if self._supervised:
             health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-            names = (*self._access, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            names = (*self._guard.access, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
         await self._publish_health()
         # gRPC does not tell why a bind failed. A socket of our own does.
@@ -189,7 +189,7 @@ class GrpcServer:
     async def _publish_health(self) -> None:
         statuses = health_pb2.HealthCheckResponse
         status = statuses.NOT_SERVING if self._unready_reason else statuses.SERVING
-        for name in ("", *self._access):
+        for name in ("", *self._guard.access):
             await self._health.set(name, status)
 
 
