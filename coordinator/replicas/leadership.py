@@ -161,16 +161,14 @@ class Leadership:
         leader: Leader,
         notices: Notices,
         metrics: Metrics,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lease = lease
         self._leader = leader
         self._notices = notices
         self._metrics = metrics
-        self._clock = clock
         self._changed = threading.Condition()
         self._term: Term | None = None
-        self._good_until = 0.0  # by this process's clock; the lease ends a little later
+        self._good_until = 0.0  # by `time.monotonic`; the lease ends a little later
         self._next_try_at = 0.0
         self._closing = False
         notices.listen(Topic.TERM, self._try_now)
@@ -203,12 +201,12 @@ class Leadership:
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._closing or self._clock() >= self._next_try_at,
-                    max(0.0, self._next_try_at - self._clock()),
+                    lambda: self._closing or time.monotonic() >= self._next_try_at,
+                    max(0.0, self._next_try_at - time.monotonic()),
                 )
                 if self._closing:
                     return
-                self._next_try_at = self._clock() + self._lease.seconds / _RENEWALS_PER_LEASE
+                self._next_try_at = time.monotonic() + self._lease.seconds / _RENEWALS_PER_LEASE
             try:
                 self._renew_or_take()
                 warned = False
@@ -223,17 +221,17 @@ class Leadership:
         """Step down when the lease was not renewed in time, even while a renewal hangs."""
         while True:
             with self._changed:
-                remaining = self._good_until - self._clock() if self._term else None
+                remaining = self._good_until - time.monotonic() if self._term else None
                 if not self._closing and (remaining is None or remaining > 0):
                     self._changed.wait(remaining)
                 if self._closing:
                     return
-                late = self._term if self._clock() >= self._good_until else None
+                late = self._term if time.monotonic() >= self._good_until else None
             if late:
                 self._step_down(late, "the lease could not be renewed in time")
 
     def _renew_or_take(self) -> None:
-        tried_at, term = self._clock(), self._term
+        tried_at, term = time.monotonic(), self._term
         if term is None:
             attempt = self._lease.take()
             tried_at = attempt.since

@@ -60,21 +60,17 @@ class PoolRefresh:
         self._store = store
         self._loop = loop
 
-    def pool_id(self, round_number: int) -> str:
-        """Return the name of the pool of a refresh."""
-        return self._run.pool_id(round_number)
-
     def open(self, round_number: int, weights: Digest) -> frozenset[str]:
         """Begin a round and open its pool. Returns the devices whose images were withdrawn."""
         run_id = self._run.run_id
         self._records.rounds.begin(run_id, round_number, self._control.now())
         in_use = self._records.retention.snapshots_in_use(run_id)  # by asynchronous rounds
-        pool_id, spec = self.pool_id(round_number), self._spec(round_number, weights)
+        pool_id, spec = self._run.pool_id(round_number), self._spec(round_number, weights)
         return self._call(round_number, lambda: self._store.open_pool(pool_id, spec, in_use))
 
     def seal(self, round_number: int, contributions: Sequence[Contribution]) -> Snapshot:
         """Seal the pool of a refresh. Batches that the store lacks are left out with a warning."""
-        pool_id = self.pool_id(round_number)
+        pool_id = self._run.pool_id(round_number)
         snapshot, missing = self._call(
             round_number, lambda: self._store.seal_pool(pool_id, contributions)
         )

@@ -46,7 +46,7 @@ class RemoteFleet:
         models: Models,
         held_out: HeldOut,
     ) -> None:
-        self._run_id = run.run_id
+        self._run = run
         self._spec = run.spec
         self._conductor = conductor
         self._refresh = refresh
@@ -62,9 +62,9 @@ class RemoteFleet:
             log.info("withdrawn devices make no images", extra={"devices": len(withdrawn)})
         results = self._conductor.conduct(
             PhasePlan(
-                PhaseKey(self._run_id, round_number, "synthesise"),
+                PhaseKey(self._run.run_id, round_number, "synthesise"),
                 digest,
-                self._refresh.pool_id(round_number),
+                self._run.pool_id(round_number),
                 self._spec.policy,
                 excluded=withdrawn,
             )
@@ -79,7 +79,7 @@ class RemoteFleet:
         mode = self._spec.policy.asynchronous
         results = self._conductor.conduct(
             PhasePlan(
-                PhaseKey(self._run_id, round_number, "train"),
+                PhaseKey(self._run.run_id, round_number, "train"),
                 self._models.put(weights),
                 pool.snapshot_id if pool else "",
                 self._spec.policy,
@@ -100,7 +100,7 @@ class RemoteFleet:
         policy = self._spec.policy
         if not policy.evaluation.due(round_number, self._spec.recipe.rounds):
             return None
-        key = PhaseKey(self._run_id, round_number, "evaluate")
+        key = PhaseKey(self._run.run_id, round_number, "evaluate")
         results = self._conductor.conduct(PhasePlan(key, self._models.put(weights), "", policy))
         if len(results) < policy.least_evaluations:
             log.warning("too few devices evaluated the model", extra={"devices": len(results)})

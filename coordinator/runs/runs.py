@@ -42,7 +42,7 @@ class Runs:
         drivers: Drivers,
         models: RunModels,
         notices: Notices,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self._runs = records.runs
         self._rounds = records.rounds

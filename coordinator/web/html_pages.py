@@ -15,6 +15,7 @@ from aiohttp import web
 from coordinator.web.answers import answer
 from coordinator.web.page_access import COOKIE, MOST_TOKEN_CHARACTERS, PageAccess
 from coordinator.web.refusals import NotKnown, status_of
+from coordinator.web.sessions import LIFE_SECONDS
 from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed
 
 log = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class HtmlPages:
         response.set_cookie(
             COOKIE,
             name,
-            max_age=int(self._access.life_seconds),
+            max_age=int(LIFE_SECONDS),
             path="/",
             secure=True,
             httponly=True,

@@ -66,11 +66,6 @@ class PageAccess:
         self._bearers = Rate(_BEARERS_PER_SECOND, _BEARERS_BURST_SECONDS)
 
     @property
-    def life_seconds(self) -> float:
-        """The longest life of a session."""
-        return self._sessions.life_seconds
-
-    @property
     def takes_tokens(self) -> bool:
         """Whether visitors can log in."""
         return self._issuers is not None and self._holder is not None

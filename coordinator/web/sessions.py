@@ -12,21 +12,16 @@ from collections.abc import Callable
 
 from cachetools import TTLCache
 
+LIFE_SECONDS = 12 * 3600.0
 _MOST_SESSIONS = 1000
 
 
 class Sessions:
     """Tokens by the name of a session, which only its browser knows. Use it from one thread."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        life_seconds: float = 12 * 3600.0,
-        most: int = _MOST_SESSIONS,
-    ) -> None:
+    def __init__(self, clock: Callable[[], float], most: int = _MOST_SESSIONS) -> None:
         """Keep at most so many sessions: the least recently used ones end first."""
-        self.life_seconds = life_seconds
-        self._tokens: TTLCache[bytes, str] = TTLCache(most, life_seconds, timer=clock)
+        self._tokens: TTLCache[bytes, str] = TTLCache(most, LIFE_SECONDS, timer=clock)
 
     def open(self, token: str) -> str:
         """Begin a session for the holder of a good token; return the session's name."""
