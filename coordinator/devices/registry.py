@@ -11,7 +11,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 
 from sqlalchemy import Engine, select
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 ANYONE = Eligibility()
 
-_MAX_PROCESSES = 8  # programs with one device id that the registry tells apart
+_MAX_PROGRAMS = 8  # programs with one device id that the registry tells apart
 _RETURNS_OF_TWINS = 2
 _TWINS_SECONDS = 3600.0  # the registry forgets twins after this time without a turn
 
@@ -61,6 +61,34 @@ class Sighting:
 
 
 @dataclass(slots=True)
+class _Programs:
+    """The programs that call with the id of one device; there should be one."""
+
+    names: tuple[str, ...] = ()  # the one that called last is at the end
+    returns: int = 0  # how often one of them called after another one
+    returned_at: float = -math.inf
+
+    def note_call(self, name: str, now: float) -> bool:
+        """Note which program calls; return True when it turns out that there are several.
+
+        A restarted program replaces the one before, which does not come back. A late call of the
+        one before may still arrive, so one return is no proof.
+        """
+        if not name or name == (self.names or ("",))[-1]:
+            return False
+        if name in self.names:
+            self.returns, self.returned_at = self.returns + 1, now
+        others = (other for other in self.names if other != name)
+        self.names = (*others, name)[-_MAX_PROGRAMS:]
+        return self.returns == _RETURNS_OF_TWINS
+
+    def are_several(self, now: float) -> bool:
+        """Return whether several programs share the device's id."""
+        recent = now - self.returned_at < _TWINS_SECONDS
+        return self.returns >= _RETURNS_OF_TWINS and recent
+
+
+@dataclass(slots=True)
 class _KnownDevice:
     """A device that has called this coordinator, or another one, since this one started."""
 
@@ -73,28 +101,7 @@ class _KnownDevice:
     gone: bool = False  # it said goodbye, or its last check-in broke
     elsewhere_until: float | None = None  # another coordinator saw it last, and it is there so long
     shared: tuple[str, float] | None = None  # run_id and here_until that the others know
-    processes: tuple[str, ...] = ()  # its programs; the one that called last is at the end
-    returns: int = 0  # how often one of its programs called after another one
-    returned_at: float = -math.inf
-
-    def called_by(self, process: str, now: float) -> bool:
-        """Note which program calls; return True when it turns out that several share the id.
-
-        A restarted program replaces the one before, which does not come back. A late call of the
-        one before may still arrive, so one return is no proof.
-        """
-        if not process or process == (self.processes or ("",))[-1]:
-            return False
-        if process in self.processes:
-            self.returns, self.returned_at = self.returns + 1, now
-        others = (other for other in self.processes if other != process)
-        self.processes = (*others, process)[-_MAX_PROCESSES:]
-        return self.returns == _RETURNS_OF_TWINS
-
-    def has_twin(self, now: float) -> bool:
-        """Return whether several programs share the device's id."""
-        recent = now - self.returned_at < _TWINS_SECONDS
-        return self.returns >= _RETURNS_OF_TWINS and recent
+    programs: _Programs = field(default_factory=_Programs)
 
 
 class Registry:
@@ -137,7 +144,7 @@ class Registry:
             device.run_id, device.profile = run_id, profile
             device.waiting += 1
             _called(device, now)
-            twins = device.called_by(process, now)
+            twins = device.programs.note_call(process, now)
         if twins:
             log.warning(
                 "several devices run with the id %s, as after copying a state folder: all do the "
@@ -245,7 +252,7 @@ class Registry:
                     device.profile,
                     device.last_seen_at,
                     is_here=self._is_here(device, now),
-                    has_twin=device.has_twin(now),
+                    has_twin=device.programs.are_several(now),
                 )
                 for device_id, device in self._known.items()
             }

@@ -39,6 +39,7 @@ from coordinator.web.shapes import (
     devices_shape,
     events_shape,
     funnels_shape,
+    picture_shape,
     privacy_shape,
     rounds_shape,
     run_shape,
@@ -183,26 +184,7 @@ class JsonApi:
             return {"snapshot_id": None, "rows": []}
         async with _store_deadline():
             picture = await self._gallery.picture(run.run_id, last.pool.snapshot_id)
-        snapshot, names = picture.snapshot, run.spec.recipe.class_names
-        return {
-            "snapshot_id": snapshot.snapshot_id,
-            "round": snapshot.spec.round_number,
-            "samples": snapshot.samples,
-            "sealed_at": snapshot.sealed_at.isoformat(),
-            "mixtures": snapshot.spec.with_shares,
-            "tile_width": picture.tile_width,
-            "tile_height": picture.tile_height,
-            "classes": sum(count > 0 for count in snapshot.class_histogram),
-            "rows": [
-                {
-                    "class": row.number,
-                    "name": names[row.number] if names else str(row.number),
-                    "samples": row.samples,
-                    "shown": row.shown,
-                }
-                for row in picture.rows
-            ],
-        }
+        return picture_shape(picture, run.spec.recipe.class_names)
 
     async def _png(self, request: web.Request) -> web.Response:
         await self._access.require(request, "GetRun")

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 
+from coordinator.web.gallery import Picture
 from hfmds.domain.administration.operations import STEPS, Funnel, Status
 from hfmds.domain.devices import Device, DeviceState
 from hfmds.domain.histograms import Histogram
@@ -204,6 +205,30 @@ def devices_shape(devices: Sequence[Device], state: str, quarantined: Mapping[st
                 "labels": list(device.profile.labels),
             }
             for device in wanted[:MOST_DEVICES]
+        ],
+    }
+
+
+def picture_shape(picture: Picture, class_names: Sequence[str]) -> Shape:
+    """Describe the picture of a pool: its pool, and the classes of its rows."""
+    snapshot = picture.snapshot
+    return {
+        "snapshot_id": snapshot.snapshot_id,
+        "round": snapshot.spec.round_number,
+        "samples": snapshot.samples,
+        "sealed_at": snapshot.sealed_at.isoformat(),
+        "mixtures": snapshot.spec.with_shares,
+        "tile_width": picture.tile_width,
+        "tile_height": picture.tile_height,
+        "classes": sum(count > 0 for count in snapshot.class_histogram),
+        "rows": [
+            {
+                "class": row.number,
+                "name": class_names[row.number] if class_names else str(row.number),
+                "samples": row.samples,
+                "shown": row.shown,
+            }
+            for row in picture.rows
         ],
     }
 
