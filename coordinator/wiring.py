@@ -121,7 +121,7 @@ def build(
     )
     contents = RunContents(blobs, settings.data_dir / "uploads", settings.max_blob_bytes)
     contents.purge(settings.upload_ttl_seconds, clock())
-    registry = Registry(engine, clock, settings.device_away_seconds)
+    registry = Registry(engine, notices, clock, settings.device_away_seconds)
     library, plans = environment.library, None
     if library:
         plans = Plans(engine, blobs, library, settings.plans_max_bytes)
@@ -153,7 +153,6 @@ def build(
 
     deletion = Deletion(contents, store, loop, clock)
     drivers = Drivers(records, new_driver, deletion, notices, metrics)
-    registry.on_arrival(drivers.wake)
     notices.listen(Topic.WORK, check_ins.wake)
     notices.listen(Topic.RUN, drivers.wake)
 

@@ -17,6 +17,7 @@ from operator import attrgetter
 from sqlalchemy import Engine, select
 
 from coordinator.records.tables import DeviceRow
+from coordinator.replicas.notices import Notices, Topic
 from hfmds.domain.devices import DeviceProfile, Eligibility
 from hfmds.storage.database import reading, transaction
 
@@ -107,23 +108,16 @@ class _KnownDevice:
 class Registry:
     """Knows the fleet. Thread-safe."""
 
-    def __init__(self, engine: Engine, clock: Callable[[], float], away_seconds: float) -> None:
+    def __init__(
+        self, engine: Engine, notices: Notices, clock: Callable[[], float], away_seconds: float
+    ) -> None:
         """A silent device counts as away after `away_seconds`."""
         self.away_seconds = away_seconds
         self._engine = engine
+        self._notices = notices
         self._clock = clock
         self._lock = threading.Lock()
         self._known: dict[str, _KnownDevice] = {}
-        self._on_arrival: Callable[[], None] = lambda: None
-        self._on_change: Callable[[], None] = lambda: None
-
-    def on_arrival(self, callback: Callable[[], None]) -> None:
-        """Call back whenever a device arrives."""
-        self._on_arrival = callback
-
-    def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back whenever there is something to share with the other coordinators soon."""
-        self._on_change = callback
 
     @contextmanager
     def visit(
@@ -152,7 +146,7 @@ class Registry:
                 device_id,
             )
         if arrives:
-            self._on_arrival()
+            self._notices.post_here(Topic.RUN)
         broken = True
         try:
             yield
@@ -165,7 +159,7 @@ class Registry:
                 else:
                     device.last_seen_at = self._clock()
             if broken:
-                self._on_change()
+                self._notices.post_here(Topic.SIGHTINGS)
 
     def note_call(self, device_id: str) -> None:
         """Note a call of a device that checked in before, here or elsewhere."""
@@ -179,7 +173,7 @@ class Registry:
             if device := self._known.get(device_id):
                 _called(device, self._clock())
                 device.gone = True
-        self._on_change()
+        self._notices.post_here(Topic.SIGHTINGS)
 
     def note_pause(self, device_id: str, after_seconds: float) -> None:
         """Note that a device was told to be silent for so long; it stays present."""
@@ -228,7 +222,7 @@ class Registry:
                 device = self._known.get(device_id)
                 if device and _same_but_for_memory(device.profile, profile):
                     device.recorded = True
-        self._on_change()
+        self._notices.post_here(Topic.SIGHTINGS)
 
     def _row(self, device_id: str, profile: DeviceProfile) -> DeviceRow:
         return DeviceRow(
@@ -302,7 +296,7 @@ class Registry:
                 was_here = before is not None and self._is_here(before, now)
                 arrived |= not was_here and self._is_here(device, now)
         if arrived:
-            self._on_arrival()
+            self._notices.post_here(Topic.RUN)
 
     def _sighting(self, device_id: str, device: _KnownDevice, now: float) -> Sighting:
         here_until = self._here_until(device, now)

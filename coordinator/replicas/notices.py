@@ -35,6 +35,7 @@ class Topic(StrEnum):
     RUN = "run"  # runs whose driver should read the database, or that need a driver
     NEWS = "news"  # a run that has changed for its viewers, and its progress if known
     DEVICES = "devices"  # replicas that wrote new sightings of devices
+    SIGHTINGS = "sightings"  # no names: this replica has sightings for the others
     TERM = "term"  # no names: the leader has stopped
 
 
@@ -61,6 +62,10 @@ class Notices:
 
     def post(self, topic: Topic, *about: str) -> None:
         """Deliver a notice to all listeners. Any thread may call this."""
+        self.post_here(topic, *about)
+
+    def post_here(self, topic: Topic, *about: str) -> None:
+        """Deliver a notice to the listeners of this process only."""
         self._deliver(Notice(topic, about))
 
     def announce(self, devices: Iterable[str]) -> None:

@@ -39,7 +39,7 @@ class Presence:
         self._reading = threading.Lock()
         self._wakeup = Wakeup()
         self._closing = threading.Event()
-        registry.on_change(self._wakeup.wake)
+        notices.listen(Topic.SIGHTINGS, lambda _: self._wakeup.wake())
         notices.listen(Topic.DEVICES, self._read_notice)
 
     def start(self) -> None:

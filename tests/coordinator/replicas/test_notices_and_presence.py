@@ -63,9 +63,10 @@ class Replica:
     def __init__(self, engine: Engine, name: str) -> None:
         self.now = 1000.0
         self.arrivals = 0
-        self.registry = Registry(engine, lambda: self.now, AWAY_SECONDS)
-        self.registry.on_arrival(self._count)
-        self.presence = Presence(engine, name, self.registry, Notices())
+        notices = Notices()
+        notices.listen(Topic.RUN, self._count)
+        self.registry = Registry(engine, notices, lambda: self.now, AWAY_SECONDS)
+        self.presence = Presence(engine, name, self.registry, notices)
 
     def meet(self, device_id: str) -> None:
         with self.registry.visit(device_id, PROFILE, ""):
@@ -74,7 +75,7 @@ class Replica:
     def present(self) -> list[str]:
         return list(self.registry.view("run").present)
 
-    def _count(self) -> None:
+    def _count(self, _: tuple[str, ...]) -> None:
         self.arrivals += 1
 
 
