@@ -16,10 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hfmds.domain.learning import Weights
+from hfmds.domain.methods import Method
 from hfmds.domain.recipe import ModelSpec
+from hfmds.domain.validation import fields_of
 from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
 from hfmds.onnx_runtime import onnxruntime
-from hfmds.plans.format import BUFFER, OPSET, PARAMETER, Graph, Plan, TensorSpec, read_plan
+from hfmds.plans.format import (
+    BUFFER,
+    OPSET,
+    PARAMETER,
+    SETTING,
+    Graph,
+    Plan,
+    TensorSpec,
+    read_plan,
+)
 
 Tensors: TypeAlias = Mapping[str, Any]
 """onnxruntime's own tensors, by name."""
@@ -136,6 +147,12 @@ class Graphs:
                 )
             inputs[spec.name] = tensor(values.astype(spec.numpy_dtype))
         return inputs
+
+    def settings(self, name: str, method: Method) -> dict[str, Any]:
+        """Convert those of a method's settings that the graph takes to its inputs."""
+        own = fields_of(type(method))
+        taken = (n for n in self.names(name, SETTING) if n in own)
+        return {SETTING + n: scalar(getattr(method, n)) for n in taken}
 
     def names(self, name: str, prefix: str) -> Iterator[str]:
         """Yield the graph's inputs whose names start with the prefix, without the prefix."""

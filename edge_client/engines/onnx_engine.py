@@ -15,7 +15,7 @@ from edge_client.engines.plan_steps import (
     PlanEvaluation,
     PlanSynthesis,
     PlanTraining,
-    training_graph,
+    require_plan_method,
 )
 from hfmds.algorithm.evaluation import evaluate_in_chunks
 from hfmds.algorithm.local_work import LocalWork, Progress, Synthesis, TrainedModel
@@ -53,8 +53,8 @@ class OnnxEngine:
         settings = work.recipe.method
         with _memory_given_back():
             graphs = self._graphs(work)
+            require_plan_method(settings)
             if not isinstance(settings, Hfmds):
-                training_graph(work)  # refuses methods that need torch
                 raise InvalidInput(
                     f"method {settings.name} shares no images: nothing to synthesise"
                 )

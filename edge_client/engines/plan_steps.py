@@ -22,7 +22,7 @@ from hfmds.algorithm.synthesis import CHUNK as SYNTHESIS_CHUNK
 from hfmds.algorithm.synthesis import Floats, SynthesisLosses
 from hfmds.algorithm.training import sample_weights
 from hfmds.domain.learning import Weights
-from hfmds.domain.methods import FedAvg, FedProx, Hfmds
+from hfmds.domain.methods import METHODS, Hfmds, Method
 from hfmds.errors import InvalidInput
 from hfmds.plans.format import ANCHOR, BUFFER, MOMENTUM, NEXT, PARAMETER
 
@@ -32,29 +32,30 @@ class PlanTraining:
 
     def __init__(self, graphs: Graphs, work: LocalWork) -> None:
         self._graphs, self._work = graphs, work
-        self._graph, method_inputs = training_graph(work)
         settings, method = work.training, work.recipe.method
+        require_plan_method(method)
         self._pool = work.pool if method.uses_alpha else None
-        graphs.require_memory(self._graph, settings.batch_size * (2 if self._pool else 1))
-        weights = graphs.weights(self._graph, classifier_of(work.weights))  # w_k, starting at w^t
+        graphs.require_memory("train", settings.batch_size * (2 if self._pool else 1))
+        weights = graphs.weights("train", classifier_of(work.weights))  # w_k, starting at w^t
         self._fixed = {
             "learning_rate": scalar(settings.learning_rate),
             "momentum": scalar(settings.momentum),
             "weight_decay": scalar(settings.weight_decay),
-            **method_inputs,
-            **{ANCHOR + n: weights[PARAMETER + n] for n in graphs.names(self._graph, ANCHOR)},
+            **graphs.settings("train", method),
+            **{ANCHOR + n: weights[PARAMETER + n] for n in graphs.names("train", ANCHOR)},
         }
         momentum = {  # starts at zero each round
             MOMENTUM + n: tensor(np.zeros_like(array_of(weights[PARAMETER + n])))
-            for n in graphs.names(self._graph, MOMENTUM)
+            for n in graphs.names("train", MOMENTUM)
         }
         self._state: dict[str, Any] = {**weights, **momentum}
 
-    def step(self, rows: Indices, pool_rows: Indices | None) -> tuple[float, Floats]:
+    def step(self, rows: Indices, pool_rows: Indices | None) -> tuple[float, Floats | None]:
         batch = self.batch(rows, pool_rows)
-        outputs = self._graphs.call(self._graph, self._state, self._fixed, batch)
+        outputs = self._graphs.call("train", self._state, self._fixed, batch)
         self._state = {name: outputs[NEXT + name] for name in self._state}
-        return number_of(outputs["loss"]), array_of(outputs["features"])
+        features = outputs.get("features")
+        return number_of(outputs["loss"]), None if features is None else array_of(features)
 
     def batch(self, rows: Indices, pool_rows: Indices | None) -> dict[str, Any]:
         """Load the samples of one step, with the weight of each in the loss."""
@@ -79,22 +80,15 @@ class PlanTraining:
         return array_of(value).astype(np.float32)
 
 
-def training_graph(work: LocalWork) -> tuple[str, Mapping[str, Any]]:
-    """Name the graph of the method's loss, and give its inputs besides a batch.
-
-    Raises InvalidInput: the method needs torch.
-    """
-    match work.recipe.method:
-        case FedProx(mu=mu):
-            return "train_proximal", {"mu": scalar(mu)}
-        case FedAvg() | Hfmds():
-            return "train", {}
-        case other:
-            raise InvalidInput(
-                f"method {other.name} needs torch, and this device computes with onnxruntime; "
-                "install hfmds-fl[torch] and set HFMDS_ENGINE to torch, or choose fedavg, fedprox "
-                "or hfmds"
-            )
+def require_plan_method(method: Method) -> None:
+    """Raise InvalidInput if devices need torch for this method."""
+    if method.needs_torch:
+        others = ", ".join(name for name, other in METHODS.items() if not other.needs_torch)
+        raise InvalidInput(
+            f"method {method.name} needs torch, and this device computes with onnxruntime; "
+            "install hfmds-fl[torch] and set HFMDS_ENGINE to torch, or choose another method: "
+            f"{others}"
+        )
 
 
 class PlanSynthesis:
@@ -117,19 +111,18 @@ class PlanSynthesis:
             "targets",
             self._weights,
             {
+                **self._graphs.settings("targets", self._settings),
                 "features": tensor(features),
                 "prototypes": tensor(prototypes),
                 "labels": tensor(labels),
-                "mu": scalar(self._settings.mu),
             },
         )
         fixed = {
             **self._weights,
+            **self._graphs.settings("synthesise", self._settings),
             "labels": tensor(labels),
             "cam": targets["cam"],
             "target": targets["target"],
-            "learning_rate": scalar(self._settings.learning_rate),
-            "matching_weight": scalar(self._settings.matching_weight),
         }
         return PlanMatching(self._graphs, fixed, array_of(targets["logits"]))
 

@@ -32,6 +32,7 @@ class Method(SettingsTable):
     with_shares = False  # whether those images are mixtures, with class shares
     uses_alpha = False  # whether training.alpha weighs the shared images
     server_learns = False  # whether the server trains a network, besides taking the mean
+    needs_torch = False  # whether devices need torch, because no plan can train this method
     near_threshold = NEAR_PHOTOGRAPHS  # default distance of near duplicates
 
     def refreshes(self, round_number: int) -> bool:
@@ -86,6 +87,7 @@ class Moon(Method):
     """MOON (Li, He, Song, 2021): features near the global model's, off the last local one's."""
 
     name = table = "moon"
+    needs_torch = True
     mu: float = Field(
         default=5.0,
         ge=0,
@@ -110,6 +112,7 @@ class FedGen(Method):
     """
 
     name = table = "fedgen"
+    needs_torch = True
     server_learns = True
     label_weight: float = Field(
         default=1.0, ge=0, description="Weight of the loss on generated features."
@@ -166,6 +169,7 @@ class FedMix(Method):
     """FedMix (Yoon et al., 2021): mixup with averaged images of others, by a Taylor expansion."""
 
     name = table = "fedmix"
+    needs_torch = True
     with_shares = True
     mixing: float = Field(
         default=0.05,
@@ -195,6 +199,7 @@ class FedGan(Method):
     """
 
     name = table = "fedgan"
+    needs_torch = True
     uses_alpha = True
     gan_rounds: Count = Field(
         default=20, ge=1, description="Rounds that train generator and discriminator only."

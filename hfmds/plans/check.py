@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import CorruptData
 from hfmds.onnx_runtime import onnxruntime
-from hfmds.plans.format import ANCHOR, BUFFER, MOMENTUM, PARAMETER, Graph, TensorSpec
+from hfmds.plans.format import ANCHOR, BUFFER, MOMENTUM, PARAMETER, SETTING, Graph, TensorSpec
 from hfmds.plans.steps import Step
 
 TOLERANCE = 4e-6
@@ -40,10 +40,10 @@ _SCALARS = {
     "learning_rate": 0.05,
     "momentum": 0.9,
     "weight_decay": 0.01,
-    "mu": 0.5,
     "matching_weight": 0.7,
     "step": 3,
 }
+_OTHER_SETTING = 0.5  # the value of each other setting of a method
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 
@@ -182,8 +182,8 @@ def _drawn(
 ) -> NDArray[Any]:
     name, shape = spec.name, spec.shape_for(batch)
     values: Any
-    if name in _SCALARS:
-        values = _SCALARS[name]
+    if not shape:
+        values = _SCALARS.get(name.removeprefix(SETTING), _OTHER_SETTING)
     elif name == "labels":
         values = random.integers(0, model.classes, shape)
     elif spec.dtype == "int64":  # a count

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from hfmds.domain.digest import Digest, digest_of
-from hfmds.domain.methods import FedAvg, FedProx, Hfmds, Method
+from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec, Recipe
 from hfmds.errors import InvalidInput
 
@@ -31,8 +31,7 @@ OPSET = 18
 MAX_PLAN_BYTES = 64 * 1024 * 1024
 
 GRAPHS = (
-    "train",  # one step of SGD on a weighted batch
-    "train_proximal",  # the same with FedProx's proximal term
+    "train",  # one step of SGD on the loss of a method
     "features",  # features and logits of images
     "targets",  # hard features, their class activation, and the distributions to match
     "synthesise",  # one step of Adam on synthetic images
@@ -40,16 +39,13 @@ GRAPHS = (
     "evaluate",  # loss and number of correct answers on labelled images
 )
 
-_GRAPHS_BY_METHOD: dict[type[Method], tuple[str, ...]] = {
-    FedAvg: ("train", "evaluate"),
-    FedProx: ("train_proximal", "evaluate"),
-    Hfmds: ("train", "features", "targets", "synthesise", "assess", "evaluate"),
-}
-
 # Prefixes of a weight's name in a graph's inputs. The output NEXT + input replaces that input at
 # the next step.
 PARAMETER, MOMENTUM, ANCHOR, BUFFER = "parameter:", "momentum:", "anchor:", "buffer:"
 NEXT = "next:"
+
+SETTING = "setting:"
+"""Prefix of the name of a method's setting in a graph's inputs."""
 
 BATCH = "n"
 """The batch dimension: at least 1, and each call may choose it."""
@@ -108,20 +104,23 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class PlanSpec:
-    """What a plan is made for: a model, and the graphs that a run of it needs."""
+    """What a plan is made for: a model, a method, and the graphs that a run of them needs."""
 
     model: ModelSpec
+    method: str = Hfmds.name
     graphs: tuple[str, ...] = GRAPHS
 
 
 def plan_spec(recipe: Recipe) -> PlanSpec:
     """Describe the plan of a run. Devices evaluate by a plan even if its method needs torch."""
-    return PlanSpec(recipe.model, _GRAPHS_BY_METHOD.get(type(recipe.method), ("evaluate",)))
+    method = recipe.method
+    graphs = GRAPHS if isinstance(method, Hfmds) else ("train", "evaluate")
+    return PlanSpec(recipe.model, method.name, ("evaluate",) if method.needs_torch else graphs)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a device computes for a model. The weights come with each task."""
+    """Everything a device computes for a model and a method. The weights come with each task."""
 
     model: ModelSpec
     features: int  # of the model's extractor

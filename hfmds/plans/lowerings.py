@@ -66,6 +66,8 @@ def lowerings(*, weights_learn: bool) -> Table:
         aten._adaptive_avg_pool2d_backward.default: _adaptive_avg_pool_backward,
         aten.native_group_norm.default: _group_norm,
         aten.native_group_norm_backward.default: _group_norm_backward,
+        aten.nll_loss_forward.default: _negative_log_likelihood,
+        aten.nll_loss_backward.default: _negative_log_likelihood_backward,
         aten.sum.default: _sum,
     }
     if weights_learn:
@@ -592,6 +594,46 @@ def _group_norm_backward(
     if output_mask[2]:
         of_bias = grad.sum(2).sum(0)
     return of_x, of_weight, of_bias
+
+
+# --- cross-entropy ------------------------------------------------------------------------------
+# By one-hot rows, because torch's gradient scatters. Labels are always those of a class.
+
+_MEAN, _SUM = 1, 2  # torch's numbers of its reductions; 0 is none
+
+
+def _negative_log_likelihood(
+    log_shares: Tensor, labels: Tensor, weight: Tensor | None, reduction: int, ignored: int
+) -> Any:
+    if weight is not None:
+        return NotImplemented
+    of_each = -(log_shares * _one_hot(labels, log_shares)).sum(dim=1)
+    unused = of_each.new_zeros(())  # the sum of the samples' weights
+    if reduction == _MEAN:
+        return of_each.mean(), unused
+    return (of_each.sum() if reduction == _SUM else of_each), unused
+
+
+def _negative_log_likelihood_backward(
+    grad: Tensor,
+    log_shares: Tensor,
+    labels: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignored: int,
+    total_weight: Tensor,
+) -> Any:
+    if weight is not None:
+        return NotImplemented
+    of_each = grad.expand(labels.shape)
+    if reduction == _MEAN:
+        of_each = of_each / labels.shape[0]
+    return -of_each[:, None] * _one_hot(labels, log_shares)
+
+
+def _one_hot(labels: Tensor, like: Tensor) -> Tensor:
+    classes = torch.arange(like.shape[1])
+    return (labels[:, None] == classes).to(like.dtype)
 
 
 # --- sums ---------------------------------------------------------------------------------------

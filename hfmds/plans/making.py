@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.dropout import _DropoutNd
 
+from hfmds.domain.methods import METHODS
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import HfmdsError, InvalidInput
 from hfmds.plans.check import check
@@ -28,8 +29,8 @@ def make_plan(spec: PlanSpec) -> Plan:
     Raises InvalidInput: a plan cannot express the network.
     Raises CorruptData: an exported graph differs from torch.
     """
-    model = spec.model
-    steps, reference = Steps(model), Steps(model, torch.float64)
+    model, method = spec.model, METHODS[spec.method]
+    steps, reference = Steps(model, method), Steps(model, method, torch.float64)
     _require_no_dropout(steps.network, model)
     return Plan(
         model,
@@ -67,7 +68,7 @@ def main() -> None:
     """Make a plan in this process; report an error as one line on standard error."""
     torch.set_num_threads(1)
     file, values = Path(sys.argv[1]), json.loads(sys.argv[2])
-    spec = PlanSpec(ModelSpec(**values["model"]), tuple(values["graphs"]))
+    spec = PlanSpec(ModelSpec(**values["model"]), values["method"], tuple(values["graphs"]))
     try:
         file.write_bytes(encode_plan(make_plan(spec)))
     except HfmdsError as error:

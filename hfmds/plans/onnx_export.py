@@ -53,16 +53,16 @@ _EXAMPLE_BATCH = 6  # torch takes 0 and 1 for constants
 def export(step: Step) -> Graph:
     """Export a step as a graph."""
     with _quiet():
-        traced, outputs = _traced(step)
+        traced, inputs, outputs = _traced(step)
         try:
             program = _program(deepcopy(traced))
             translated = _translated(program)
         except (OnnxExporterError, SpecViolationError):
-            program = _traced_again(traced, step)
+            program = _traced_again(traced, inputs)
             translated = _translated(program)
-    data = _encoded(translated, step.inputs, outputs)
+    data = _encoded(translated, inputs, outputs)
     fixed_bytes, bytes_per_image = memory_of(program)
-    return Graph(data, step.inputs, outputs, fixed_bytes, bytes_per_image)
+    return Graph(data, inputs, outputs, fixed_bytes, bytes_per_image)
 
 
 def _program(traced: GraphModule) -> ExportedProgram:
@@ -113,11 +113,11 @@ def _input_spec(kind: InputKind, node: Node, target: str | None = None) -> Input
     return InputSpec(kind, TensorArgument(node.name), target)
 
 
-def _traced_again(traced: GraphModule, step: Step) -> ExportedProgram:
+def _traced_again(traced: GraphModule, inputs: Sequence[TensorSpec]) -> ExportedProgram:
     """Trace again, and decompose in-place operators and operators that ONNX lacks."""
     batch = torch.export.Dim(BATCH, min=1)
-    examples = tuple(_example(spec) for spec in step.inputs)
-    shapes = tuple({0: batch} if BATCH in spec.shape else None for spec in step.inputs)
+    examples = tuple(_example(spec) for spec in inputs)
+    shapes = tuple({0: batch} if BATCH in spec.shape else None for spec in inputs)
     return torch.export.export(traced, examples, dynamic_shapes=shapes, strict=False)
 
 
@@ -131,8 +131,8 @@ def _translated(program: ExportedProgram) -> onnx.ModelProto:
     return exported.model_proto
 
 
-def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...]]:
-    """Trace a step with its gradients; return the trace and the outputs."""
+def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Trace a step with its gradients; return the trace, the inputs it uses, and the outputs."""
     outputs: list[TensorSpec] = []
 
     def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -153,10 +153,22 @@ def _traced(step: Step) -> tuple[GraphModule, tuple[TensorSpec, ...]]:
     _count_elements_by_sizes(traced)
     _read_batch_once(traced)
     traced.graph.eliminate_dead_code()
+    used = _remove_unused_inputs(traced.graph, step.inputs)
     _merge_products_and_sums(traced)
     _require_repeatable(traced)
     once = CSEPass()(traced)  # merges what a step and its gradient both compute
-    return once.graph_module if once else traced, tuple(outputs)
+    return once.graph_module if once else traced, used, tuple(outputs)
+
+
+def _remove_unused_inputs(graph: FxGraph, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """Remove the inputs that no operator uses, and return the others."""
+    used: list[TensorSpec] = []
+    for node, spec in zip(graph.find_nodes(op="placeholder"), inputs, strict=True):
+        if node.users:
+            used.append(spec)
+        else:
+            graph.erase_node(node)
+    return tuple(used)
 
 
 def _infer_batch_of_views(traced: GraphModule) -> None:

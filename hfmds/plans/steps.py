@@ -1,42 +1,56 @@
 """The steps of a device, each as a pure function of tensors, in torch.
 
-The loss terms are those of the torch engine (`hfmds.algorithm.torch_steps.losses`). Cross-entropy
-and SGD are written out here, because ONNX lacks torch's kernels for them. This module imports no
+Losses are those of the torch engine: a method's own (`FedAvgMethod.loss`), and the terms of
+`hfmds.algorithm.torch_steps.losses`. SGD and Adam are written out here. This module imports no
 ONNX.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from hfmds.algorithm.methods.method_registry import loss_of
 from hfmds.algorithm.models.building import build_model
 from hfmds.algorithm.models.split_model import SplitModel
 from hfmds.algorithm.torch_steps.losses import (
     class_activation,
     hard_features,
-    matching_loss,
-    pooled_loss,
-    proximal_term,
     relevance,
+    synthesis_terms,
 )
 from hfmds.algorithm.torch_steps.optimisers import BETAS, adam_step
+from hfmds.algorithm.torch_steps.torch_training import Batch, BatchLoss, LocalModel
+from hfmds.domain.methods import Method
 from hfmds.domain.recipe import ModelSpec
-from hfmds.plans.format import ANCHOR, BATCH, BUFFER, MOMENTUM, NEXT, PARAMETER, TensorSpec
+from hfmds.domain.validation import fields_of
+from hfmds.errors import InvalidInput
+from hfmds.plans.format import (
+    ANCHOR,
+    BATCH,
+    BUFFER,
+    MOMENTUM,
+    NEXT,
+    PARAMETER,
+    SETTING,
+    TensorSpec,
+)
 
 Tensors: TypeAlias = Mapping[str, Tensor]
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The inputs of a graph, and the function that it will compute."""
+    """A function that becomes a graph, and the inputs that it may use."""
 
     inputs: tuple[TensorSpec, ...]
     compute: Callable[[Tensors], dict[str, Tensor]]
@@ -48,44 +62,45 @@ class Step:
 
 
 class Steps:
-    """The steps of one model, by the names of its plan's graphs."""
+    """The steps of one model and method, by the names of their plan's graphs."""
 
-    def __init__(self, spec: ModelSpec, dtype: torch.dtype = torch.float32) -> None:
-        self._network = _Split(build_model(spec)).to(dtype)
-        classifier = self._network.split.classifier
-        own = _persistent(self._network.split)
-        of_classifier = {f"classifier.{name}": t for name, t in _persistent(classifier).items()}
+    def __init__(
+        self, spec: ModelSpec, method: type[Method], dtype: torch.dtype = torch.float32
+    ) -> None:
+        self._bound = _Bound(build_model(spec)).to(dtype)
+        self._method = method
+        own = self.network.state_dict(keep_vars=True)
         weights = _weights(own)
 
         with torch.no_grad():
             example = torch.zeros(2, *spec.image_shape, dtype=dtype)
-            self.features = self._network.eval()(example)[0].shape[1]
+            self.features = self._bound.model.eval().features(example).shape[1]
         images = _floats("images", *spec.image_shape)
         labels = TensorSpec("labels", "int64", (BATCH,))
         cam, target = _floats("cam", self.features), _floats("target", self.features)
-        state = tuple(_floats(name, *spec.image_shape) for name in ("mean", "square"))
-        step = TensorSpec("step", "int64", ())
-        training = (
-            *weights,
-            *_for_each_parameter(own, MOMENTUM),
-            images,
-            labels,
-            _floats("sample_weights"),
-            *_scalars("learning_rate", "momentum", "weight_decay"),
-        )
+        settings = _scalars(*(SETTING + name for name in _numbers(method)))
         self.by_name: dict[str, Step] = {
-            "train": Step(training, self._train),
-            "train_proximal": Step(
-                (*training, *_for_each_parameter(own, ANCHOR), *_scalars("mu")), self._train
+            "train": Step(
+                (
+                    *weights,
+                    *_for_each_parameter(own, MOMENTUM),
+                    images,
+                    labels,
+                    _floats("sample_weights"),
+                    *_scalars("learning_rate", "momentum", "weight_decay"),
+                    *_for_each_parameter(own, ANCHOR),
+                    *settings,
+                ),
+                self._train,
             ),
             "features": Step((*weights, images), self._features),
             "targets": Step(
                 (
-                    *_weights(of_classifier),
+                    *weights,
                     _floats("features", self.features),
                     _floats("prototypes", self.features),
                     labels,
-                    *_scalars("mu"),
+                    *settings,
                 ),
                 self._targets,
             ),
@@ -93,12 +108,12 @@ class Steps:
                 (
                     *weights,
                     images,
-                    *state,
-                    step,
+                    *(_floats(name, *spec.image_shape) for name in ("mean", "square")),
+                    TensorSpec("step", "int64", ()),
                     labels,
                     cam,
                     target,
-                    *_scalars("learning_rate", "matching_weight"),
+                    *settings,
                 ),
                 self._synthesise,
             ),
@@ -109,19 +124,21 @@ class Steps:
     @property
     def network(self) -> nn.Module:
         """The network of the steps."""
-        return self._network.split
+        return self._bound.model
 
     # --- training -------------------------------------------------------------------------------
 
     def _train(self, inputs: Tensors) -> dict[str, Tensor]:
         parameters = {n: w.detach().requires_grad_() for n, w in _part(inputs, PARAMETER).items()}
         buffers = {name: b.clone() for name, b in _part(inputs, BUFFER).items()}  # BatchNorm writes
-        self._network.train()
-        features, logits = self._forward({**parameters, **buffers}, inputs["images"])
-        loss = pooled_loss(_cross_entropies(logits, inputs["labels"]), inputs["sample_weights"])
-        if anchors := _part(inputs, ANCHOR):
-            anchor = [anchors[name] for name in parameters]  # w^t
-            loss = loss + proximal_term(list(parameters.values()), anchor, inputs["mu"])
+
+        def method_loss(model: SplitModel) -> BatchLoss:
+            local = LocalModel(model, lambda: [inputs[ANCHOR + name] for name in parameters])
+            batch = Batch(inputs["images"], inputs["labels"], inputs["sample_weights"])
+            return loss_of(self._method)(local, batch, _TracedSettings(self._method, inputs))
+
+        self.network.train()
+        loss, features = self._bound.call({**parameters, **buffers}, method_loss)
         gradients = torch.autograd.grad(loss, list(parameters.values()))
         after: dict[str, Tensor] = {}
         for (name, w), gradient in zip(parameters.items(), gradients, strict=True):
@@ -131,43 +148,47 @@ class Steps:
             after[NEXT + PARAMETER + name] = w - inputs["learning_rate"] * v
             after[NEXT + MOMENTUM + name] = v
         after.update({NEXT + BUFFER + name: b for name, b in buffers.items()})
-        return {**after, "loss": loss, "features": features}
+        after["loss"] = loss
+        return after if features is None else {**after, "features": features}
 
     # --- synthesis ------------------------------------------------------------------------------
 
     def _features(self, inputs: Tensors) -> dict[str, Tensor]:
-        features, logits = self._evaluated(inputs)
-        return {"features": features, "logits": logits}
+        def compute(model: SplitModel) -> dict[str, Tensor]:
+            z = model.features(inputs["images"])
+            return {"features": z, "logits": model.classifier(z)}
+
+        return self._in_evaluation(inputs, compute)
 
     def _targets(self, inputs: Tensors) -> dict[str, Tensor]:
-        self._network.eval()
-        classifier = _ClassifierCall(self._network.split.classifier, inputs)
-        hard = hard_features(inputs["features"], inputs["prototypes"], inputs["mu"])
-        cam = class_activation(classifier, hard, inputs["labels"])
-        return {
-            "hard_features": hard,
-            "cam": cam,
-            "target": relevance(hard, cam),
-            "logits": classifier(hard),
-        }
+        def compute(model: SplitModel) -> dict[str, Tensor]:
+            hard = hard_features(inputs["features"], inputs["prototypes"], inputs[SETTING + "mu"])
+            cam = class_activation(model.classifier, hard, inputs["labels"])
+            return {
+                "hard_features": hard,
+                "cam": cam,
+                "target": relevance(hard, cam),
+                "logits": model.classifier(hard),
+            }
+
+        return self._in_evaluation(inputs, compute)
 
     def _synthesise(self, inputs: Tensors) -> dict[str, Tensor]:
         x = inputs["images"].detach().requires_grad_()
-        l_hfm, l_c, _ = self._synthesis_losses(inputs, x)
-        loss = inputs["matching_weight"] * l_hfm + l_c
+        l_hfm, l_c, _ = self._synthesis_terms(inputs, x)
+        loss = inputs[SETTING + "matching_weight"] * l_hfm + l_c
         (gradient,) = torch.autograd.grad(loss, x)
         # In float64, because 1 - beta^t has few digits in the first steps. Not as a power of beta,
         # because the exporter would store the base as float32.
         steps = inputs["step"].double()
         unbias = [(1 - torch.exp(steps * math.log(beta))).to(x.dtype) for beta in BETAS]
-        x, mean, square = adam_step(
-            x, inputs["mean"], inputs["square"], gradient, inputs["learning_rate"], unbias
-        )
+        rate = inputs[SETTING + "learning_rate"]
+        x, mean, square = adam_step(x, inputs["mean"], inputs["square"], gradient, rate, unbias)
         return {NEXT + "images": x, NEXT + "mean": mean, NEXT + "square": square, "loss": loss}
 
     def _assess(self, inputs: Tensors) -> dict[str, Tensor]:
         x = inputs["images"].detach().requires_grad_()
-        l_hfm, l_c, logits = self._synthesis_losses(inputs, x)
+        l_hfm, l_c, logits = self._synthesis_terms(inputs, x)
         (of_matching,) = torch.autograd.grad(l_hfm, x, retain_graph=True)
         (of_classification,) = torch.autograd.grad(l_c, x)
         return {
@@ -178,75 +199,64 @@ class Steps:
             "classification_gradient": of_classification.square().sum().sqrt(),
         }
 
-    def _synthesis_losses(self, inputs: Tensors, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute L_HFM, L_C, and the logits."""
-        features, logits = self._evaluated({**inputs, "images": x})
-        l_c = _cross_entropies(logits, inputs["labels"]).mean()
-        return matching_loss(features, inputs["cam"], inputs["target"]), l_c, logits
+    def _synthesis_terms(self, inputs: Tensors, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def compute(model: SplitModel) -> tuple[Tensor, Tensor, Tensor]:
+            return synthesis_terms(model, x, inputs["labels"], inputs["cam"], inputs["target"])
+
+        return self._in_evaluation(inputs, compute)
 
     # --- evaluation -----------------------------------------------------------------------------
 
     def _evaluate(self, inputs: Tensors) -> dict[str, Tensor]:
-        _, logits = self._evaluated(inputs)
+        labels = inputs["labels"]
+        logits = self._in_evaluation(inputs, lambda model: model(inputs["images"]))
         return {
-            "loss": _cross_entropies(logits, inputs["labels"]).sum(),
-            "correct": (logits.argmax(dim=1) == inputs["labels"]).sum(),
+            "loss": F.cross_entropy(logits, labels, reduction="sum"),
+            "correct": (logits.argmax(dim=1) == labels).sum(),
         }
 
-    # --- the network ----------------------------------------------------------------------------
-
-    def _evaluated(self, inputs: Tensors) -> tuple[Tensor, Tensor]:
-        self._network.eval()
-        return self._forward(
-            {**_part(inputs, PARAMETER), **_part(inputs, BUFFER)}, inputs["images"]
-        )
-
-    def _forward(self, weights: Tensors, images: Tensor) -> tuple[Tensor, Tensor]:
-        named = {f"split.{name}": tensor for name, tensor in weights.items()}
-        features, logits = functional_call(self._network, named, (images,))
-        return features, logits
+    def _in_evaluation(self, inputs: Tensors, compute: Callable[[SplitModel], R]) -> R:
+        self.network.eval()
+        return self._bound.call({**_part(inputs, PARAMETER), **_part(inputs, BUFFER)}, compute)
 
 
-class _Split(nn.Module):
-    """A model that returns features and logits at once."""
+class _Bound(nn.Module):
+    """A model that computes with other weights than its own: those among a graph's inputs."""
 
-    def __init__(self, split: SplitModel) -> None:
+    def __init__(self, model: SplitModel) -> None:
         super().__init__()
-        self.split = split
+        self.model = model
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.split.features(images)
-        return features, self.split.classifier(features)
+    def call(self, weights: Tensors, compute: Callable[[SplitModel], R]) -> R:
+        """Return `compute(model)`, where the model has these weights."""
+        named = {f"model.{name}": tensor for name, tensor in weights.items()}
+        result: R = functional_call(self, named, (compute,))
+        return result
 
-
-class _ClassifierCall(nn.Module):
-    """A classifier with the weights among a graph's inputs."""
-
-    def __init__(self, classifier: nn.Module, inputs: Tensors) -> None:
-        super().__init__()
-        self._classifier = [classifier]  # a list hides its own weights from this module
-        prefix = "classifier."
-        self._weights = {
-            name.removeprefix(prefix): tensor
-            for part in (PARAMETER, BUFFER)
-            for name, tensor in _part(inputs, part).items()
-        }
-
-    def forward(self, features: Tensor) -> Tensor:
-        logits: Tensor = functional_call(self._classifier[0], self._weights, (features,))
-        return logits
+    def forward(self, compute: Callable[[SplitModel], R]) -> R:
+        return compute(self.model)
 
 
-def _cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute each sample's cross-entropy by one-hot rows, whose gradient needs no scattering."""
-    classes = torch.arange(logits.shape[1])
-    chosen = (labels[:, None] == classes).to(logits.dtype)
-    return -(F.log_softmax(logits, dim=1) * chosen).sum(dim=1)
+class _TracedSettings:
+    """A method's settings among a graph's inputs, so that one plan serves all their values."""
+
+    def __init__(self, method: type[Method], inputs: Tensors) -> None:
+        self._method, self._inputs = method, inputs
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _numbers(self._method):
+            return self._inputs[SETTING + name]
+        if name in fields_of(self._method):
+            raise InvalidInput(
+                f"the loss of {self._method.name} reads the setting {name!r}, and a plan takes "
+                "only numbers; make it a number, or say needs_torch in the method's settings"
+            )
+        return getattr(self._method, name)
 
 
-def _persistent(module: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a module that devices send: parameters and buffers, by name."""
-    return module.state_dict(keep_vars=True)
+def _numbers(method: type[Method]) -> list[str]:
+    """Name the settings that are numbers."""
+    return [n for n, field in fields_of(method).items() if field.annotation in (int, float)]
 
 
 def _weights(tensors: Tensors) -> list[TensorSpec]:
@@ -273,8 +283,8 @@ def _floats(name: str, *shape: int) -> TensorSpec:
     return TensorSpec(name, "float32", (BATCH, *shape))
 
 
-def _scalars(*names: str) -> Iterable[TensorSpec]:
-    return (TensorSpec(name, "float32", ()) for name in names)
+def _scalars(*names: str) -> list[TensorSpec]:
+    return [TensorSpec(name, "float32", ()) for name in names]
 
 
 def _part(inputs: Tensors, prefix: str) -> dict[str, Tensor]:

@@ -99,7 +99,7 @@ def test_alpha_weighs_the_real_loss_and_the_rest_the_synthetic_one(alpha: float)
     training = TorchTraining(work(recipe, SHARD, pool=POOL, seed=11))
     drawn = choose(9, 3, generator(11, "synthetic"))
     batch = training.batch(np.array([2, 7, 5]), drawn)
-    loss = method_of(recipe).loss(training)(batch).value.item()
+    loss = method_of(recipe).torch_loss(training)(batch).value.item()
 
     real = mean_cross_entropy(SHARD, [2, 7, 5])
     synthetic = mean_cross_entropy(POOL, drawn.tolist())
@@ -246,7 +246,7 @@ def test_local_prototypes_are_running_means_of_what_the_local_model_gives_in_tra
 
     found: dict[int, list[np.ndarray]] = {}
     training = TorchTraining(task)
-    loss = method_of(LOCAL).loss(training)
+    loss = method_of(LOCAL).torch_loss(training)
 
     def observed(batch: Batch) -> BatchLoss:
         real = len(batch.labels) // 2

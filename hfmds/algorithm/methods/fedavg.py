@@ -3,7 +3,8 @@
 A method differs from FedAvg in one or more of these places:
 
     first_weights   what is learned besides the classifier
-    loss            what a device minimises
+    loss            what a device minimises, in torch and in plans for devices without torch
+    torch_loss      the same for losses that need more than `loss` receives; in torch only
     train           what a device trains, sends and keeps for its next round
     synthesise      what a device shares besides its weights
     aggregate       what the server does with the updates (`method_server`)
@@ -30,6 +31,7 @@ from hfmds.algorithm.torch_steps.losses import pooled_loss
 from hfmds.algorithm.torch_steps.torch_training import (
     Batch,
     BatchLoss,
+    LocalModel,
     Loss,
     SgdSteps,
     TorchTraining,
@@ -55,19 +57,25 @@ class FedAvgMethod(MethodServer[Settings]):
         """
         with seeded(derive_seed(work.seed, "network")):  # for networks that draw, by dropout
             training = TorchTraining(work, device)
-            return train(work, SgdSteps(training, self.loss(training)), progress)
+            return train(work, SgdSteps(training, self.torch_loss(training)), progress)
 
-    def loss(self, training: TorchTraining) -> Loss:
-        """Make the loss of a local step: equation (6), or cross-entropy where there is no pool."""
-        model = training.model
+    @classmethod
+    def loss(cls, local: LocalModel, batch: Batch, settings: Settings) -> BatchLoss:
+        """Compute the loss of a local step: equation (6), or cross-entropy if there is no pool.
 
-        def loss(batch: Batch) -> BatchLoss:
-            z = model.features(batch.images)
-            logits = model.classifier(z)
-            of_each = F.cross_entropy(logits, batch.labels, reduction="none")
-            return BatchLoss(pooled_loss(of_each, batch.sample_weights), z)
+        Plans are traced from this function, so it must be pure. In a trace, numbers of the settings
+        are tensors.
+        """
+        z = local.features(batch.images)
+        of_each = F.cross_entropy(local.classifier(z), batch.labels, reduction="none")
+        return BatchLoss(pooled_loss(of_each, batch.sample_weights), z)
 
-        return loss
+    def torch_loss(self, training: TorchTraining) -> Loss:
+        """Make the loss of a device's round in torch.
+
+        A method that overrides this also says `needs_torch` in its settings.
+        """
+        return lambda batch: self.loss(training.local, batch, self.settings)
 
     def synthesise(
         self, work: LocalWork, progress: Progress = no_progress, device: str = "cpu"

@@ -6,6 +6,7 @@ To add a method, write its settings (`hfmds.domain.methods`), a module here, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from hfmds.algorithm.methods.related.fedmix import FedMixMethod
 from hfmds.algorithm.methods.related.fedprox import FedProxMethod
 from hfmds.algorithm.methods.related.moon import MoonMethod
 from hfmds.algorithm.seeds import derive_seed
+from hfmds.algorithm.torch_steps.torch_training import Batch, BatchLoss, LocalModel
 from hfmds.domain.learning import Checkpoint
 from hfmds.domain.methods import (
     FedAvg,
@@ -41,6 +43,11 @@ _METHOD_CLASSES: dict[type[Method], type[FedAvgMethod[Any]]] = {
     FedGan: FedGanMethod,
     Hfmds: HfmdsMethod,
 }
+
+
+def loss_of(method: type[Method]) -> Callable[[LocalModel, Batch, Any], BatchLoss]:
+    """Return the loss of a method, from which its plans are traced."""
+    return _METHOD_CLASSES[method].loss
 
 
 def method_of(recipe: Recipe) -> FedAvgMethod[Any]:

@@ -13,7 +13,7 @@ from hfmds.domain.learning import Update, Weights
 from hfmds.domain.methods import Method
 from hfmds.domain.recipe import Recipe
 
-Settings = TypeVar("Settings", bound=Method, covariant=True)
+Settings = TypeVar("Settings", bound=Method)
 
 
 class MethodServer(Generic[Settings]):

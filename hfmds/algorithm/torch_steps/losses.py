@@ -7,11 +7,13 @@ measurements behind the readings.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
+
+from hfmds.algorithm.models.split_model import SplitModel
 
 _FLOOR = 1e-6  # added to every share, so that no logarithm is of zero
 
@@ -28,7 +30,7 @@ def pooled_loss(cross_entropies: Tensor, sample_weights: Tensor) -> Tensor:
 
 
 def proximal_term(
-    parameters: Sequence[Tensor], anchor: Sequence[Tensor], mu: float | Tensor
+    parameters: Iterable[Tensor], anchor: Iterable[Tensor], mu: float | Tensor
 ) -> Tensor:
     """mu / 2 * |w - w^t|^2 over all parameters as one vector: FedProx, equation (2)."""
     squares = [(w - a).square().sum() for w, a in zip(parameters, anchor, strict=True)]
@@ -60,6 +62,16 @@ def relevance(features: Tensor, cam: Tensor) -> Tensor:
     """
     shares = F.relu(features) * cam + _FLOOR
     return shares / shares.sum(dim=1, keepdim=True)
+
+
+def synthesis_terms(
+    model: SplitModel, images: Tensor, labels: Tensor, cam: Tensor, target: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute L_HFM and L_C of synthetic images, and the logits."""
+    z_synthetic = model.features(images)
+    logits: Tensor = model.classifier(z_synthetic)
+    l_c = F.cross_entropy(logits, labels)
+    return matching_loss(z_synthetic, cam, target), l_c, logits
 
 
 def matching_loss(z_synthetic: Tensor, cam: Tensor, target: Tensor) -> Tensor:

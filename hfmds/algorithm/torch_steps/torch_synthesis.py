@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,8 +14,8 @@ from hfmds.algorithm.synthesis import Floats, SynthesisLosses
 from hfmds.algorithm.torch_steps.losses import (
     class_activation,
     hard_features,
-    matching_loss,
     relevance,
+    synthesis_terms,
 )
 from hfmds.algorithm.torch_steps.optimisers import Adam
 from hfmds.domain.methods import Hfmds
@@ -85,10 +84,7 @@ class TorchMatching:
 
     def _terms(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """L_HFM, L_C, and the logits."""
-        z_synthetic = self._model.features(x)
-        logits: Tensor = self._model.classifier(z_synthetic)
-        l_c = F.cross_entropy(logits, self._labels)
-        return matching_loss(z_synthetic, self._cam, self._target), l_c, logits
+        return synthesis_terms(self._model, x, self._labels, self._cam, self._target)
 
 
 class TorchDescent:

@@ -6,8 +6,9 @@ only samples that are drawn are normalised.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,7 +32,9 @@ class Batch:
     images: Tensor  # normalised
     labels: Tensor
     sample_weights: Tensor  # of each sample in the loss; they hold alpha
-    pool_rows: Indices | None  # those that were drawn, also where the batch has no images of them
+    pool_rows: Indices | None = (
+        None  # rows that torch drew, even if the batch has no images of them
+    )
 
 
 class BatchLoss(NamedTuple):
@@ -44,14 +47,30 @@ class BatchLoss(NamedTuple):
 Loss: TypeAlias = Callable[[Batch], BatchLoss]
 
 
+class LocalModel:
+    """The model in training, as a loss sees it."""
+
+    def __init__(self, model: SplitModel, read_anchor: Callable[[], Sequence[Tensor]]) -> None:
+        self.features = model.features  # z of images
+        self.classifier = model.classifier  # logits of z
+        self.parameters: Sequence[Tensor] = list(model.parameters())  # w_k
+        self._read_anchor = read_anchor
+
+    @cached_property
+    def anchor(self) -> Sequence[Tensor]:
+        """w^t, in the order of the parameters. A loss that does not read it does not load it."""
+        return self._read_anchor()
+
+
 class TorchTraining:
-    """One device's network and data in torch: what a method makes its loss from."""
+    """One device's network and data in torch."""
 
     def __init__(self, work: LocalWork, device: str = "cpu") -> None:
         self.work = work
         self.device = device
         self.model = self.network(work.weights)  # w_k, starting at w^t
         self.model.train()
+        self.local = LocalModel(self.model, self._anchor)
         self._mean, self._std = (
             torch.tensor(values, dtype=torch.float32, device=device).reshape(-1, 1, 1)
             for values in (work.recipe.normalisation.mean, work.recipe.normalisation.std)
@@ -59,6 +78,9 @@ class TorchTraining:
         # Pixels stay as they came. A pool may be large, and training draws little of it.
         self._shard = self._tensors(work.shard)
         self._pool = self._tensors(work.pool) if work.pool else None
+
+    def _anchor(self) -> Sequence[Tensor]:
+        return [w.detach() for w in self.network(self.work.weights).parameters()]
 
     def network(self, weights: Weights) -> SplitModel:
         """Build the recipe's network with these weights, on the device that computes."""

@@ -83,10 +83,10 @@ class FedGenMethod(FedAvgMethod[FedGen]):
         weights = {**trained.weights, LABEL_COUNTS: counts.astype(np.float32)}
         return TrainedModel(weights, trained.samples, trained.loss)
 
-    def loss(self, training: TorchTraining) -> Loss:
+    def torch_loss(self, training: TorchTraining) -> Loss:
         work, settings = training.work, self.settings
         if work.round_number == 1:  # the generator is untrained
-            return super().loss(training)
+            return super().torch_loss(training)
         model = training.model
         network = self._generator_with(work.weights).to(training.device).eval()
         known = np.flatnonzero(work.weights[LABEL_COUNTS])  # classes in the last cohort

@@ -34,10 +34,10 @@ from hfmds.errors import InvalidInput
 class FedMixMethod(FedAvgMethod[FedMix]):
     """FedAvg with mixup between a device's images and averages of other devices' images."""
 
-    def loss(self, training: TorchTraining) -> Loss:
+    def torch_loss(self, training: TorchTraining) -> Loss:
         pool = training.work.pool
         if not pool:
-            return super().loss(training)
+            return super().torch_loss(training)
         if pool.shares is None:
             raise InvalidInput("the pool has no class shares; FedMix needs the averaged labels")
         shares = torch.from_numpy(pool.shares).to(training.device)

@@ -30,12 +30,12 @@ class MoonMethod(FedAvgMethod[Moon]):
         trained = super().train(work, progress, device)
         return replace(trained, memory=trained.weights)  # z_prev of the next round is by them
 
-    def loss(self, training: TorchTraining) -> Loss:
+    def torch_loss(self, training: TorchTraining) -> Loss:
         # Departure: a device's first round has no previous model, so the term is left out. MOON's
         # own code does this in the run's first round only. Devices that it samples later for the
         # first time are contrasted with random weights.
         if not training.work.memory:
-            return super().loss(training)
+            return super().torch_loss(training)
         model = training.model
         global_model = training.network(training.work.weights).eval()
         previous_model = training.network(training.work.memory).eval()

@@ -91,7 +91,7 @@ def test_diversity_is_written_out_pair_by_pair():
 def test_the_devices_loss_and_its_gradient_are_as_written_out():
     given, rows = in_the_second_round(), np.array([3, 0, 9, 5])
     training = TorchTraining(work(FEDGEN, SHARD, given, round_number=2, seed=11))
-    loss = METHOD.loss(training)(training.batch(rows)).value
+    loss = METHOD.torch_loss(training)(training.batch(rows)).value
 
     labels = SHARD.labels[rows]
     random = generator(11, "generated")
@@ -125,8 +125,8 @@ def test_the_regularisation_fades_from_round_to_round():
         task = work(FEDGEN, SHARD, in_the_second_round(), round_number=round_number)
         training = TorchTraining(task)
         batch = training.batch(rows)
-        plain = method_of(RECIPE).loss(training)(batch).value.item()
-        return METHOD.loss(training)(batch).value.item() - plain
+        plain = method_of(RECIPE).torch_loss(training)(batch).value.item()
+        return METHOD.torch_loss(training)(batch).value.item() - plain
 
     assert extra(2) > 0.1
     assert extra(5) == pytest.approx(extra(2) * 0.9**3, rel=1e-4)

@@ -135,7 +135,7 @@ def test_a_step_mixes_each_image_with_an_average_of_the_pool():
     training = TorchTraining(work(recipe(), SHARD, pool=pool.images, seed=11))
     rows = np.array([6, 2])
     drawn = choose(4, 2, generator(11, "synthetic"))
-    loss = method_of(recipe()).loss(training)(training.batch(rows, drawn)).value.item()
+    loss = method_of(recipe()).torch_loss(training)(training.batch(rows, drawn)).value.item()
 
     model = model_with(SPEC, weights()).double()
     shares = pool.images.shares

@@ -40,8 +40,8 @@ def test_the_proximal_term_is_half_mu_times_the_squared_distance_to_the_global_w
     recipe = replace(RECIPE, method=FedProx(mu=0.3))
     rows = np.array([4, 0, 9])
     training = TorchTraining(work(recipe, SHARD))
-    loss = method_of(recipe).loss(training)
-    plain = method_of(RECIPE).loss(training)
+    loss = method_of(recipe).torch_loss(training)
+    plain = method_of(RECIPE).torch_loss(training)
     batch = training.batch(rows)
     assert loss(batch).value.item() == plain(batch).value.item()  # still at w^t
     load_weights(training.model, weights(1))

@@ -55,11 +55,11 @@ def test_it_is_log_2_when_both_are_alike_and_falls_towards_the_global_features()
 
 def test_the_loss_adds_mu_times_the_contrast_of_three_models():
     training = TorchTraining(work(MOON, SHARD, weights(0), memory=weights(1)))
-    loss = method_of(MOON).loss(training)
+    loss = method_of(MOON).torch_loss(training)
     load_weights(training.model, weights(2))  # on its way from w^t
     rows = [3, 8, 1]
     batch = training.batch(np.array(rows))
-    plain = method_of(RECIPE).loss(training)(batch).value.item()
+    plain = method_of(RECIPE).torch_loss(training)(batch).value.item()
     three = zip(*(features(weights(i), rows) for i in (2, 0, 1)), strict=True)
     expected = sum(contrast(z, of_global, of_previous, 0.4) for z, of_global, of_previous in three)
     assert loss(batch).value.item() == pytest.approx(plain + 0.7 * expected / 3, rel=1e-5)
@@ -67,7 +67,7 @@ def test_the_loss_adds_mu_times_the_contrast_of_three_models():
 
 def test_only_the_model_in_training_is_moved_by_it():
     training = TorchTraining(work(MOON, SHARD, memory=weights(1)))
-    loss = method_of(MOON).loss(training)
+    loss = method_of(MOON).torch_loss(training)
     load_weights(training.model, weights(2))
     moved = {id(leaf) for leaf in leaves(loss(training.batch(np.array([3, 8, 1]))).value)}
     assert moved == {id(parameter) for parameter in training.model.parameters()}
