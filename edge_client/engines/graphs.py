@@ -102,6 +102,11 @@ class Graphs:
         """The model that the plan is for."""
         return self._plan.model
 
+    @property
+    def method(self) -> str:
+        """The name of the method that the plan is for."""
+        return self._plan.method
+
     def memory_bytes(self, name: str, batch: int) -> int:
         """Estimate the memory of a call with a batch of this size."""
         return self._plan.graph(name).memory_bytes(batch)

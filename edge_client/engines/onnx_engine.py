@@ -82,6 +82,11 @@ class OnnxEngine:
                 f"the plan is for {graphs.model}, the run's model is {work.recipe.model}; "
                 "update the coordinator"
             )
+        if graphs.method != work.recipe.method.name:
+            raise InvalidInput(
+                f"the plan is for the method {graphs.method}, the run's is "
+                f"{work.recipe.method.name}; update the coordinator"
+            )
         return graphs
 
 

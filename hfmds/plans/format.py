@@ -123,6 +123,7 @@ class Plan:
     """Everything a device computes for a model and a method. The weights come with each task."""
 
     model: ModelSpec
+    method: str
     features: int  # of the model's extractor
     graphs: Mapping[str, Graph]  # by names of GRAPHS
     opset: int = OPSET
@@ -143,6 +144,7 @@ def encode_plan(plan: Plan) -> bytes:
         "format": FORMAT_VERSION,
         "opset": plan.opset,
         "model": asdict(plan.model),
+        "method": plan.method,
         "features": plan.features,
         "graphs": {name: _described(plan.graphs[name]) for name in sorted(plan.graphs)},
     }
@@ -168,6 +170,7 @@ def read_plan(path: Path, what: str, *, max_opset: int = OPSET) -> Plan:
         _require_versions(manifest, what, max_opset)
         return Plan(
             model=ModelSpec(**manifest["model"]),
+            method=str(manifest["method"]),
             features=int(manifest["features"]),
             graphs={
                 name: _graph(tensors.get_tensor(name), entry, f"{what}, graph {name!r}")

@@ -34,6 +34,7 @@ def make_plan(spec: PlanSpec) -> Plan:
     _require_no_dropout(steps.network, model)
     return Plan(
         model,
+        spec.method,
         steps.features,
         {name: _checked_graph(name, model, steps, reference) for name in spec.graphs},
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hfmds.algorithm.federation import federate
+from hfmds.algorithm.methods.fedavg import FedAvgMethod
 from hfmds.algorithm.methods.method_registry import first_checkpoint, method_of, weights_bytes
 from hfmds.algorithm.methods.method_server import MethodServer, server_of
 from hfmds.algorithm.models.weight_groups import classifier_of
@@ -54,6 +55,16 @@ def test_methods_say_whether_their_server_learns(name: str):
     method, server = method_of(recipe_for(name)), server_of(recipe_for(name))
     assert method.settings.server_learns == (type(method).aggregate is not MethodServer.aggregate)
     assert type(server) is (type(method) if method.settings.server_learns else MethodServer)
+
+
+@every_method
+def test_methods_say_whether_their_devices_need_torch(name: str):
+    method = type(method_of(recipe_for(name)))
+    only_in_torch = (method.train, method.torch_loss) != (
+        FedAvgMethod.train,
+        FedAvgMethod.torch_loss,
+    )
+    assert METHODS[name].needs_torch == only_in_torch
 
 
 @every_method

@@ -8,14 +8,16 @@ the weights; torch with and without mkldnn differ as much.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from edge_client.device.memory_limit import MemoryLimit, own_memory_bytes
@@ -23,13 +25,16 @@ from edge_client.engines.graphs import open_graphs
 from edge_client.engines.onnx_engine import OnnxEngine
 from edge_client.engines.torch_engine import TorchEngine
 from hfmds.algorithm.local_work import LocalWork
-from hfmds.algorithm.methods.method_registry import first_checkpoint
+from hfmds.algorithm.methods.fedavg import FedAvgMethod
+from hfmds.algorithm.methods.method_registry import METHOD_CLASSES, first_checkpoint
 from hfmds.algorithm.models.architectures import register_architecture
+from hfmds.algorithm.torch_steps.losses import pooled_loss
+from hfmds.algorithm.torch_steps.torch_training import Batch, BatchLoss, LocalModel
 from hfmds.domain.learning import LabelledImages
-from hfmds.domain.methods import FedAvg, FedProx, Hfmds, Method
+from hfmds.domain.methods import METHODS, FedAvg, FedProx, Hfmds, Method
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe, TrainingRecipe
-from hfmds.plans import format as plan_format
-from hfmds.plans.format import PlanSpec, encode_plan, read_plan
+from hfmds.domain.validation import STRICT
+from hfmds.plans.format import ANCHOR, GRAPHS, SETTING, PlanSpec, encode_plan, read_plan
 from hfmds.plans.making import make_plan
 from hfmds.plans.plan_library import PlanLibrary
 
@@ -76,16 +81,41 @@ MODELS = {
     "slim": ModelSpec("slim-of-a-test", 1, 8, 8, 4),
     "paper-cnn, 3x32x32": ModelSpec("paper-cnn", 3, 32, 32, 10),  # as in the paper
 }
-# Each graph takes seconds to make, and the engine treats all models alike.
-GRAPHS = {
-    "paper-cnn": plan_format.GRAPHS,
-    "resnet-gn": ("train", "features", "targets", "synthesise", "assess", "evaluate"),
-    "slim": ("train", "evaluate"),
-    "paper-cnn, 3x32x32": ("train", "evaluate"),
-}
-WITH_SYNTHESIS = ("paper-cnn", "resnet-gn")
+WITH_SYNTHESIS = ("paper-cnn", "resnet-gn")  # the others would only take longer
 
 Task = Callable[..., LocalWork]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Leash(Method):
+    """A method that only this module knows: softened labels, and the distance itself to w^t."""
+
+    name = table = "leash"
+    softness: float = 0.1
+    stiffness: float = 3.0
+
+
+class LeashMethod(FedAvgMethod[Leash]):
+    """All that a new method needs for both engines: its loss."""
+
+    @classmethod
+    def loss(cls, local: LocalModel, batch: Batch, settings: Leash) -> BatchLoss:
+        z = local.features(batch.images)
+        log_shares = F.log_softmax(local.classifier(z), dim=1)
+        hard = F.nll_loss(log_shares, batch.labels, reduction="none")
+        soft = (1 - settings.softness) * hard - settings.softness * log_shares.mean(dim=1)
+        ways = zip(local.parameters, local.anchor, strict=True)
+        way = torch.stack([(w - w_t).square().sum() for w, w_t in ways]).sum()
+        leash = settings.stiffness * (way + 1e-6).sqrt()
+        return BatchLoss(pooled_loss(soft, batch.sample_weights) + leash, z)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def register_leash() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, Leash.name, Leash)
+        patch.setitem(METHOD_CLASSES, Leash, LeashMethod)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -96,16 +126,18 @@ def task(plans_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Task:
     folder = tmp_path_factory.mktemp("plans")
 
     @functools.cache
-    def plan(name: str) -> Path:
-        path = folder / name
-        if name == "paper-cnn":
-            path.write_bytes(PlanLibrary(plans_dir).plan(PlanSpec(MODELS[name])))
-        else:
-            path.write_bytes(encode_plan(make_plan(PlanSpec(MODELS[name], GRAPHS[name]))))
+    def plan(name: str, method: str) -> Path:
+        path = folder / f"{name}, {method}"
+        synthesis = method == Hfmds.name and name in WITH_SYNTHESIS
+        spec = PlanSpec(MODELS[name], method, GRAPHS if synthesis else ("train", "evaluate"))
+        if name == "paper-cnn" and synthesis:
+            path.write_bytes(PlanLibrary(plans_dir).plan(spec))
+        else:  # in this process, which knows the networks and methods of this module
+            path.write_bytes(encode_plan(make_plan(spec)))
         return path
 
     def make(name: str, method: Method, **training: float) -> LocalWork:
-        return work(MODELS[name], plan(name), method, **training)
+        return work(MODELS[name], plan(name, method.name), method, **training)
 
     return make
 
@@ -148,6 +180,7 @@ def size(weights: Arrays) -> float:
 TRAINED = [
     ("paper-cnn", FedAvg(), False),
     ("paper-cnn", FedProx(mu=0.5), False),
+    ("slim", Leash(), False),
     ("paper-cnn", Hfmds(), False),
     ("paper-cnn", Hfmds(), True),
     ("paper-cnn", Hfmds(local_prototypes=True), True),
@@ -175,14 +208,39 @@ def test_both_engines_train_the_same(
         np.testing.assert_allclose(ours.memory[c], theirs.memory[c], rtol=0, atol=1e-2)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_both_engines_take_the_same_training_steps(task: Task, model: str) -> None:
+ONE_STEP = [*((model, Hfmds()) for model in MODELS), ("slim", Leash())]
+
+
+@pytest.mark.parametrize(("model", "method"), ONE_STEP)
+def test_both_engines_take_the_same_training_steps(task: Task, model: str, method: Method) -> None:
     # A batch of all images is one step. The next step starts from torch's weights.
-    job = task(model, FedAvg(), batch_size=37)
+    job = task(model, method, batch_size=37)
     for _ in range(6):
         ours, theirs = OnnxEngine().train(job, ignore), TorchEngine().train(job, ignore)
         assert apart(ours.weights, theirs.weights) <= STEP * size(theirs.weights)
         job = replace(job, weights=theirs.weights)
+
+
+def test_a_new_method_needs_only_its_loss(task: Task) -> None:
+    graph = read_plan(path_of(task("slim", Leash())), "the plan").graph("train")
+    names = {spec.name for spec in graph.inputs}
+    assert {"setting:softness", "setting:stiffness", "anchor:classifier.weight"} <= names
+    # One plan serves all values of its settings.
+    weights = [
+        OnnxEngine().train(task("slim", Leash(stiffness=stiffness)), ignore).weights
+        for stiffness in (0.0, 3.0)
+    ]
+    assert apart(*weights) > 1e-3
+
+
+def test_a_graph_takes_no_input_that_its_loss_does_not_read(task: Task) -> None:
+    graph = read_plan(path_of(task("slim", Hfmds())), "the plan").graph("train")
+    assert not [s.name for s in graph.inputs if s.name.startswith((ANCHOR, SETTING))]
+
+
+def path_of(work: LocalWork) -> Path:
+    assert work.plan
+    return work.plan
 
 
 def test_the_learning_rate_falls_in_its_round_and_not_before(task: Task) -> None:
@@ -197,7 +255,7 @@ def test_the_learning_rate_falls_in_its_round_and_not_before(task: Task) -> None
 
 def test_memory_does_not_grow_from_task_to_task(task: Task) -> None:
     name, batch = "paper-cnn, 3x32x32", 150
-    small, large = task(name, FedAvg()), task(name, FedAvg(), batch_size=batch)
+    small, large = task(name, Hfmds()), task(name, Hfmds(), batch_size=batch)
     large = replace(large, shard=images(MODELS[name], batch, seed=3))
     OnnxEngine().train(small, ignore)  # loads everything that stays in memory
     assert large.plan
@@ -211,10 +269,10 @@ def test_memory_does_not_grow_from_task_to_task(task: Task) -> None:
 def test_seeds_and_methods_change_the_weights(task: Task) -> None:
     engine, job = OnnxEngine(), task("paper-cnn", Hfmds())
     pooled = replace(job, pool=images(MODELS["paper-cnn"], 25, seed=2))
-    recipe = replace(job.recipe, method=FedProx(mu=5))
+    proximal = task("paper-cnn", FedProx(mu=5))
     results = [
         engine.train(work, ignore).weights
-        for work in (job, replace(job, seed=6), replace(job, recipe=recipe), pooled)
+        for work in (job, replace(job, seed=6), proximal, pooled)
     ]
     for i, result in enumerate(results):
         assert all(apart(result, other) > 1e-5 for other in results[i + 1 :])
@@ -271,7 +329,7 @@ def test_earlier_prototypes_influence_the_synthesis(task: Task, model: str) -> N
 
 @pytest.mark.parametrize("model", MODELS)
 def test_both_engines_evaluate_the_same(task: Task, model: str) -> None:
-    job = replace(task(model, FedAvg()), shard=images(MODELS[model], 300, seed=3))
+    job = replace(task(model, Hfmds()), shard=images(MODELS[model], 300, seed=3))
     ours, theirs = OnnxEngine().evaluate(job, ignore), TorchEngine().evaluate(job, ignore)
     assert (ours.accuracy, ours.samples) == (theirs.accuracy, theirs.samples)
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)

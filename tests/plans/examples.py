@@ -14,6 +14,7 @@ def plan() -> Plan:
     count = TensorSpec("correct", "int64", ())
     return Plan(
         model=SPEC,
+        method="hfmds",
         features=5,
         graphs={
             "evaluate": Graph(b"one", (images,), (count,), fixed_bytes=100, bytes_per_image=7),

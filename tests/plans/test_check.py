@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hfmds.algorithm.models import architectures
 from hfmds.algorithm.torch_steps import optimisers
+from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import CorruptData
 from hfmds.plans import steps
@@ -107,7 +108,7 @@ def normed(monkeypatch: pytest.MonkeyPatch) -> ModelSpec:
 
 
 def require_same(model: ModelSpec, name: str, exported: Graph) -> None:
-    right, reference = Steps(model), Steps(model, torch.float64)
+    right, reference = Steps(model, Hfmds), Steps(model, Hfmds, torch.float64)
     check(exported, right.by_name[name], reference.by_name[name], model, name)
 
 
@@ -117,7 +118,7 @@ def test_adam_without_its_epsilon_is_noticed(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(optimisers, "_EPSILON", 0.0)
-        exported = export(Steps(normed).by_name["synthesise"])
+        exported = export(Steps(normed, Hfmds).by_name["synthesise"])
     with pytest.raises(CorruptData, match="next:images"):
         require_same(normed, "synthesise", exported)
 
@@ -128,7 +129,7 @@ def test_a_beta_that_was_stored_as_float32_is_noticed(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(steps, "BETAS", tuple(float(np.float32(beta)) for beta in steps.BETAS))
-        exported = export(Steps(normed).by_name["synthesise"])
+        exported = export(Steps(normed, Hfmds).by_name["synthesise"])
     with pytest.raises(CorruptData, match="next:images"):
         require_same(normed, "synthesise", exported)
 
@@ -143,7 +144,7 @@ def test_batch_normalisation_of_evaluation_in_training_is_noticed(
 
     with monkeypatch.context() as patch:
         patch.setattr(nn.BatchNorm2d, "train", stay_in_evaluation)
-        exported = export(Steps(normed).by_name["train"])
+        exported = export(Steps(normed, Hfmds).by_name["train"])
     with pytest.raises(CorruptData, match="train differs"):
         require_same(normed, "train", exported)
 
@@ -151,19 +152,18 @@ def test_batch_normalisation_of_evaluation_in_training_is_noticed(
 # --- correct plans pass, whatever the network, the image and the classes -------------------------
 
 NETWORKS = ("paper-cnn", "resnet-gn")
-WITH_GRADIENTS = ("train", "train_proximal", "synthesise", "assess")
+WITH_GRADIENTS = {"hfmds": ("train", "synthesise", "assess"), "fedprox": ("train",)}
 
 
-def require_plan(
-    architecture: str, size: int, classes: int, graphs: tuple[str, ...] = WITH_GRADIENTS
-) -> None:
+def require_plan(architecture: str, size: int, classes: int, *methods: str) -> None:
     model = ModelSpec(architecture, channels=3, height=size, width=size, classes=classes)
-    assert make_plan(PlanSpec(model, graphs)).model == model
+    for method in methods or WITH_GRADIENTS:
+        assert make_plan(PlanSpec(model, method, WITH_GRADIENTS[method])).model == model
 
 
 @pytest.mark.integration
 def test_a_distance_of_a_million_weights_is_exact_enough() -> None:
-    require_plan("paper-cnn", 40, 10, ("train_proximal",))
+    require_plan("paper-cnn", 40, 10, "fedprox")
 
 
 @pytest.mark.integration

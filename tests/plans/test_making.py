@@ -125,7 +125,7 @@ def test_the_plan_of_the_papers_network_has_every_graph(papers: Plan, tmp_path: 
 
 def test_a_network_of_many_layers_has_a_plan() -> None:
     model = ModelSpec("motley", channels=2, height=18, width=21, classes=5)
-    plan = make_plan(PlanSpec(model, OF_EACH_KIND))
+    plan = make_plan(PlanSpec(model, graphs=OF_EACH_KIND))
     buffers = {s.name for s in plan.graph("train").outputs if s.name.startswith("next:buffer:")}
     assert buffers == {
         "next:buffer:norm.running_mean",
@@ -136,7 +136,7 @@ def test_a_network_of_many_layers_has_a_plan() -> None:
 
 def test_an_export_repeats_to_the_byte() -> None:
     model = ModelSpec("motley", channels=1, height=12, width=12, classes=2)
-    one, other = (make_plan(PlanSpec(model, ("targets",))) for _ in range(2))
+    one, other = (make_plan(PlanSpec(model, graphs=("targets",))) for _ in range(2))
     assert encode_plan(one) == encode_plan(other)
 
 
@@ -151,4 +151,6 @@ def test_an_export_repeats_to_the_byte() -> None:
 )
 def test_what_a_plan_cannot_is_refused_by_name(architecture: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        make_plan(PlanSpec(ModelSpec(architecture, channels=1, height=18, width=21), ("train",)))
+        make_plan(
+            PlanSpec(ModelSpec(architecture, channels=1, height=18, width=21), graphs=("train",))
+        )

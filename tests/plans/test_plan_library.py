@@ -16,10 +16,11 @@ MODEL = ModelSpec("paper-cnn", channels=1, height=20, width=20)
 SPEC = PlanSpec(MODEL)
 
 
-def test_a_key_stands_for_one_model_and_its_graphs() -> None:
+def test_a_key_stands_for_one_model_one_method_and_their_graphs() -> None:
     models = [MODEL, replace(MODEL, height=24), replace(MODEL, architecture="resnet-gn")]
-    specs = [*(PlanSpec(model) for model in models), PlanSpec(MODEL, ("train", "evaluate"))]
-    assert len({plan_key(spec) for spec in specs}) == 4
+    others = [PlanSpec(MODEL, "fedavg"), PlanSpec(MODEL, graphs=("train", "evaluate"))]
+    specs = [*map(PlanSpec, models), *others]
+    assert len({plan_key(spec) for spec in specs}) == 5
     assert plan_key(replace(SPEC)) == plan_key(SPEC)
     assert len(plan_key(SPEC)) == 64
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -17,22 +17,24 @@ from hfmds.algorithm.sampling import choose, epoch_batches, initial_noise
 from hfmds.algorithm.seeds import generator
 from hfmds.algorithm.torch_steps.torch_evaluation import evaluate
 from hfmds.domain.learning import LabelledImages, Weights
+from hfmds.domain.methods import METHODS, Hfmds, Method
 from hfmds.domain.recipe import Recipe
-from hfmds.plans.format import ANCHOR, GRAPHS, MOMENTUM, NEXT, PARAMETER
+from hfmds.plans.format import ANCHOR, GRAPHS, MOMENTUM, NEXT, PARAMETER, SETTING
 from hfmds.plans.steps import Steps
 from tests.algorithm import examples
 from tests.algorithm.examples import HFMDS, RECIPE, SPEC, images, recipe_for, weights
 
 SEED = 5
-steps = Steps(SPEC)
+STEPS = {name: Steps(SPEC, METHODS[name]) for name in ("fedavg", "fedprox", "hfmds")}
 
 
-def called(graph: str, **given: Any) -> dict[str, Tensor]:
+def called(graph: str, method: str = "hfmds", **given: Any) -> dict[str, Tensor]:
     """What a step makes of values; of too many, those it takes."""
-    step = steps.by_name[graph]
+    step = STEPS[method].by_name[graph]
     tensors = {
         spec.name: torch.as_tensor(np.asarray(given[spec.name], spec.numpy_dtype))
         for spec in step.inputs
+        if spec.name in given
     }
     return {name: tensor.detach() for name, tensor in step.compute(tensors).items()}
 
@@ -41,14 +43,17 @@ def parameters(given: Weights, prefix: str = PARAMETER) -> dict[str, Any]:
     return {prefix + name: given[name] for name in given}
 
 
+def settings_of(method: Method) -> dict[str, Any]:
+    return {SETTING + name: value for name, value in asdict(method).items()}
+
+
 def test_there_is_a_step_for_every_graph() -> None:
-    assert tuple(steps.by_name) == GRAPHS
+    assert tuple(STEPS["hfmds"].by_name) == GRAPHS
 
 
 def trained_by_steps(recipe: Recipe, shard: LabelledImages, pool: LabelledImages | None) -> Weights:
     """Local training as a device does it that has nothing but the steps."""
-    settings, mu = recipe.training, getattr(recipe.method, "mu", None)
-    proximal = recipe.method.name == "fedprox"
+    settings = recipe.training
     start = weights()
     state: dict[str, Any] = parameters(start)
     state.update({MOMENTUM + name: np.zeros_like(start[name]) for name in start})
@@ -64,8 +69,10 @@ def trained_by_steps(recipe: Recipe, shard: LabelledImages, pool: LabelledImages
             counts = np.full(len(labels), (1 - alpha) / len(rows))
             counts[: len(rows)] = alpha / len(rows)
             after = called(
-                "train_proximal" if proximal else "train",
+                "train",
+                recipe.method.name,
                 **state,
+                **settings_of(recipe.method),
                 **parameters(start, ANCHOR),
                 images=normalise(pixels, recipe.normalisation),
                 labels=labels,
@@ -73,7 +80,6 @@ def trained_by_steps(recipe: Recipe, shard: LabelledImages, pool: LabelledImages
                 learning_rate=settings.learning_rate,
                 momentum=settings.momentum,
                 weight_decay=settings.weight_decay,
-                mu=mu,
             )
             state = {n.removeprefix(NEXT): t for n, t in after.items() if n.startswith(NEXT)}
     return {name: state[PARAMETER + name].numpy() for name in start}
@@ -118,7 +124,7 @@ def test_synthesis_by_steps_is_that_of_the_torch_engine() -> None:
         features=features["features"][torch.from_numpy(subset)],
         prototypes=np.stack([prototypes[c] for c in real.labels.tolist()]),
         labels=real.labels,
-        mu=method.mu,
+        **settings_of(method),
     )
     fixed = {**given, "labels": real.labels, "cam": target["cam"], "target": target["target"]}
     x: Any = initial_noise(real.pixels.shape, generator(SEED, "noise"))
@@ -132,8 +138,7 @@ def test_synthesis_by_steps_is_that_of_the_torch_engine() -> None:
             mean=mean,
             square=square,
             step=step,
-            learning_rate=method.learning_rate,
-            matching_weight=method.matching_weight,
+            **settings_of(method),
         )
         x, mean, square = (after[NEXT + name] for name in ("images", "mean", "square"))
     pixels = to_pixels(x.numpy(), recipe.normalisation)
@@ -170,6 +175,6 @@ def test_evaluation_by_steps_is_that_of_the_torch_engine() -> None:
 
 def test_a_changed_recipe_is_a_change_of_scalars_only() -> None:
     other = replace(SPEC, classes=4)
-    assert [s.name for s in Steps(other).by_name["train"].inputs] == [
-        s.name for s in steps.by_name["train"].inputs
+    assert [s.name for s in Steps(other, Hfmds).by_name["train"].inputs] == [
+        s.name for s in STEPS["hfmds"].by_name["train"].inputs
     ]

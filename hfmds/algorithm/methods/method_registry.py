@@ -1,7 +1,7 @@
 """Maps the settings of each method to the class that implements it.
 
 To add a method, write its settings (`hfmds.domain.methods`), a module here, and a line in
-`_METHOD_CLASSES`. Devices behind a network also need a message in protos/hfmds/v1/common.proto.
+`METHOD_CLASSES`. Devices behind a network also need a message in protos/hfmds/v1/common.proto.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hfmds.domain.methods import (
 from hfmds.domain.recipe import Recipe
 from hfmds.errors import InvalidInput
 
-_METHOD_CLASSES: dict[type[Method], type[FedAvgMethod[Any]]] = {
+METHOD_CLASSES: dict[type[Method], type[FedAvgMethod[Any]]] = {
     FedAvg: FedAvgMethod,
     FedProx: FedProxMethod,
     Moon: MoonMethod,
@@ -47,12 +47,12 @@ _METHOD_CLASSES: dict[type[Method], type[FedAvgMethod[Any]]] = {
 
 def loss_of(method: type[Method]) -> Callable[[LocalModel, Batch, Any], BatchLoss]:
     """Return the loss of a method, from which its plans are traced."""
-    return _METHOD_CLASSES[method].loss
+    return METHOD_CLASSES[method].loss
 
 
 def method_of(recipe: Recipe) -> FedAvgMethod[Any]:
     """Return the implementation of the recipe's method."""
-    return _METHOD_CLASSES[type(recipe.method)](recipe)
+    return METHOD_CLASSES[type(recipe.method)](recipe)
 
 
 def first_checkpoint(recipe: Recipe) -> Checkpoint:

@@ -15,11 +15,11 @@ import pytest
 
 from edge_client.engines.graphs import Graphs, array_of, known_opset, open_graphs, providers_for
 from edge_client.engines.onnx_engine import OnnxEngine
-from edge_client.engines.plan_steps import PlanTraining, training_graph
+from edge_client.engines.plan_steps import PlanTraining
 from hfmds.algorithm.local_work import LocalWork
 from hfmds.algorithm.pixels import normalise
 from hfmds.domain.learning import LabelledImages
-from hfmds.domain.methods import FedAvg, FedMix, FedProx, Hfmds, Method, Moon
+from hfmds.domain.methods import METHODS, FedAvg, FedMix, Hfmds, Method, Moon
 from hfmds.domain.recipe import ModelSpec, Normalisation, Recipe
 from hfmds.errors import ConfigurationError, InvalidInput, LimitExceeded
 from hfmds.plans.format import BATCH, OPSET, Graph, Plan, TensorSpec, encode_plan, plan_spec
@@ -30,10 +30,10 @@ IMAGES = TensorSpec("images", "float32", (BATCH, 1, 2, 2))
 WEIGHT = TensorSpec("parameter:w", "float32", (3, 4))
 
 
-def plan(model: ModelSpec = MODEL) -> Plan:
+def plan(model: ModelSpec = MODEL, method: str = "fedavg") -> Plan:
     """A plan with invalid graphs."""
     graph = Graph(b"no graph", (WEIGHT, IMAGES), (), fixed_bytes=1000, bytes_per_image=100)
-    return Plan(model, 4, dict.fromkeys(("train", "evaluate", "features"), graph))
+    return Plan(model, method, 4, dict.fromkeys(("train", "evaluate", "features"), graph))
 
 
 def work(folder: Path, plan: Plan | None = None, **changes: object) -> LocalWork:
@@ -60,9 +60,14 @@ def test_a_plan_of_another_model_is_refused(tmp_path: Path) -> None:
         OnnxEngine().evaluate(work(tmp_path, other), ignore)
 
 
+def test_a_plan_of_another_method_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"fedprox.*fedavg"):
+        OnnxEngine().train(work(tmp_path, plan(method="fedprox")), ignore)
+
+
 @pytest.mark.parametrize("method", [Moon(), FedMix()])
 def test_methods_that_need_torch_are_refused(tmp_path: Path, method: Moon | FedMix) -> None:
-    task = work(tmp_path, plan(), recipe=replace(RECIPE, method=method))
+    task = work(tmp_path, plan(method=method.name), recipe=replace(RECIPE, method=method))
     message = rf"method {method.name} needs torch.*hfmds-fl\[torch\].*fedavg, fedprox"
     for refuse in (OnnxEngine().train, OnnxEngine().synthesise):
         with pytest.raises(InvalidInput, match=message):
@@ -84,12 +89,11 @@ def test_a_half_precision_pool_is_normalised_like_own_images(tmp_path: Path) -> 
     np.testing.assert_array_equal(inputs, np.concatenate(expected))
 
 
-@pytest.mark.parametrize("method", [FedAvg(), FedProx(), Hfmds()])
-def test_a_plan_has_only_the_graphs_its_run_needs(tmp_path: Path, method: Method) -> None:
-    recipe = replace(RECIPE, method=method)
-    graph, _ = training_graph(work(tmp_path, recipe=recipe))
-    graphs = plan_spec(recipe).graphs
-    assert [name for name in graphs if name.startswith("train")] == [graph]
+@pytest.mark.parametrize("method", METHODS.values())
+def test_a_plan_has_only_the_graphs_its_run_needs(method: type[Method]) -> None:
+    graphs = plan_spec(replace(RECIPE, rounds=50, method=method())).graphs
+    assert ("train" in graphs) == (not method.needs_torch)
+    assert ("synthesise" in graphs) == (method is Hfmds)
     assert "evaluate" in graphs
 
 
