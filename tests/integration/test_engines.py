@@ -271,8 +271,7 @@ def test_seeds_and_methods_change_the_weights(task: Task) -> None:
     pooled = replace(job, pool=images(MODELS["paper-cnn"], 25, seed=2))
     proximal = task("paper-cnn", FedProx(mu=5))
     results = [
-        engine.train(work, ignore).weights
-        for work in (job, replace(job, seed=6), proximal, pooled)
+        engine.train(work, ignore).weights for work in (job, replace(job, seed=6), proximal, pooled)
     ]
     for i, result in enumerate(results):
         assert all(apart(result, other) > 1e-5 for other in results[i + 1 :])

@@ -13,8 +13,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own convention)
 from torch import Tensor, nn
 
+from hfmds.algorithm.methods.hfmds import HfmdsMethod
+from hfmds.algorithm.methods.method_registry import METHOD_CLASSES
 from hfmds.algorithm.models import architectures
 from hfmds.algorithm.models.architectures import register_architecture
+from hfmds.algorithm.torch_steps.torch_training import Batch, BatchLoss, LocalModel
+from hfmds.domain.methods import Hfmds
 from hfmds.domain.recipe import ModelSpec
 from hfmds.errors import InvalidInput
 from hfmds.plans.format import GRAPHS, Plan, PlanSpec, encode_plan, read_plan
@@ -153,4 +157,23 @@ def test_what_a_plan_cannot_is_refused_by_name(architecture: str, message: str) 
     with pytest.raises(InvalidInput, match=message):
         make_plan(
             PlanSpec(ModelSpec(architecture, channels=1, height=18, width=21), graphs=("train",))
+        )
+
+
+class ChoosyMethod(HfmdsMethod):
+    """Has a loss that a setting switches."""
+
+    @classmethod
+    def loss(cls, local: LocalModel, batch: Batch, settings: Hfmds) -> BatchLoss:
+        assert not settings.local_prototypes
+        return super().loss(local, batch, settings)
+
+
+def test_a_loss_that_reads_a_setting_other_than_a_number_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(METHOD_CLASSES, Hfmds, ChoosyMethod)
+    with pytest.raises(InvalidInput, match="hfmds.*'local_prototypes'.*needs_torch"):
+        make_plan(
+            PlanSpec(ModelSpec("motley", channels=1, height=12, width=12), "hfmds", ("train",))
         )
