@@ -173,7 +173,7 @@ def test_a_loss_that_reads_a_setting_other_than_a_number_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(METHOD_CLASSES, Hfmds, ChoosyMethod)
-    with pytest.raises(InvalidInput, match="hfmds.*'local_prototypes'.*needs_torch"):
+    with pytest.raises(InvalidInput, match=r"hfmds.*'local_prototypes'.*needs_torch"):
         make_plan(
             PlanSpec(ModelSpec("motley", channels=1, height=12, width=12), "hfmds", ("train",))
         )
