@@ -17,7 +17,7 @@ from coordinator.replicas.notices import Notices
 from coordinator.replicas.replica import Replica
 from coordinator.settings import CoordinatorSettings
 from coordinator.web.json_api import JsonApi
-from coordinator.web.page_access import Holder, PageAccess
+from coordinator.web.page_access import FindAdmin, PageAccess
 from coordinator.web.page_server import WebServer
 from coordinator.wiring import App, Environment, build, open_tables
 from hfmds.plans.plan_library import PlanLibrary
@@ -126,13 +126,13 @@ async def serve(settings: CoordinatorSettings, stop: asyncio.Event) -> None:
 
 @asynccontextmanager
 async def _serving_page(
-    settings: CoordinatorSettings, app: App, store: StoreClient, holder: Holder, gate: Gate
+    settings: CoordinatorSettings, app: App, store: StoreClient, find_admin: FindAdmin, gate: Gate
 ) -> AsyncIterator[dict[str, str]]:
     """Serve the web page inside the block, if it is set; give its address for the file."""
     if settings.web_listen is None:
         yield {}
         return
-    access = PageAccess(settings.web_listen, settings.tls, holder, gate)
+    access = PageAccess(settings.web_listen, settings.tls, find_admin, gate)
     api = JsonApi(app.admin.runs, app.admin.operations, store, access)
     server = WebServer(settings.web_listen, settings.tls, access, api)
     async with server.serving():

@@ -40,7 +40,7 @@ MOST_TOKEN_CHARACTERS = 512
 _LOGINS_PER_SECOND, _LOGINS_BURST_SECONDS = 1 / 12, 60.0
 _BEARERS_PER_SECOND, _BEARERS_BURST_SECONDS = 10.0, 10.0
 
-Holder = Callable[[str], Identity | None]
+FindAdmin = Callable[[str], Identity | None]
 """Looks up the identity of a token; None for an unknown token. May block."""
 
 
@@ -51,14 +51,14 @@ class PageAccess:
         self,
         listen: str,
         tls: TlsFiles | None,
-        holder: Holder | None,
+        find_admin: FindAdmin | None,
         gate: Gate,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`holder` knows the admins' tokens; without it nobody can log in with one."""
+        """`find_admin` knows the admins' tokens; without it nobody can log in with one."""
         self._issuers = Issuers(tls) if tls else None
         self._only_loopback = is_loopback(split_address(listen)[0]) and not tls
-        self._holder = holder
+        self._find_admin = find_admin
         self._gate = gate
         self._sessions = Sessions(clock)
         self._clock = clock
@@ -68,7 +68,7 @@ class PageAccess:
     @property
     def takes_tokens(self) -> bool:
         """Whether visitors can log in."""
-        return self._issuers is not None and self._holder is not None
+        return self._issuers is not None and self._find_admin is not None
 
     @property
     def quarantined(self) -> Mapping[str, str]:
@@ -96,7 +96,7 @@ class PageAccess:
     async def log_in(self, request: web.Request, token: str) -> str:
         """Open a session for the holder of the token; return its name."""
         _require_own_form(request)
-        identity = await self._held(request, token, self._logins)
+        identity = await self._admin_of_token(request, token, self._logins)
         if identity is None:
             raise NotKnown(
                 "this is no admin's token, or it has ended; make one: hfmds pki admin-token"
@@ -117,23 +117,25 @@ class PageAccess:
                 return certificate.identity
         kind, _, token = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return await self._held(request, token.strip(), self._bearers)
+            return await self._admin_of_token(request, token.strip(), self._bearers)
         name = request.cookies.get(COOKIE, "")
         token_of_session = self._sessions.token(name)
-        if token_of_session is None or self._holder is None:
+        if token_of_session is None or self._find_admin is None:
             return None
-        identity = await asyncio.to_thread(self._holder, token_of_session)
+        identity = await asyncio.to_thread(self._find_admin, token_of_session)
         if identity is None:
             self._sessions.end(name)
         return identity
 
-    async def _held(self, request: web.Request, token: str, rate: Rate) -> Identity | None:
+    async def _admin_of_token(
+        self, request: web.Request, token: str, rate: Rate
+    ) -> Identity | None:
         """Look up the token, unless this address tries too many."""
         if not rate.takes(request.remote or "", self._clock()):
             raise LimitExceeded("too many tries from your address; try again in a minute")
-        if not (self._holder and 0 < len(token) <= MOST_TOKEN_CHARACTERS and token.isascii()):
+        if not (self._find_admin and 0 < len(token) <= MOST_TOKEN_CHARACTERS and token.isascii()):
             return None
-        return await asyncio.to_thread(self._holder, token)
+        return await asyncio.to_thread(self._find_admin, token)
 
 
 def _require_own_form(request: web.Request) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +10,6 @@ from alembic.config import Config
 from alembic.script import Script
 from sqlalchemy import Connection, MetaData
 from sqlalchemy.types import TypeDecorator
-
-logging.getLogger("alembic").setLevel(logging.WARNING)  # `schema` logs upgrades
 
 
 def migrate(folder: Path, version_table: str, connection: Connection, to: str) -> None:

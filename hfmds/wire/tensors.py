@@ -105,15 +105,15 @@ class StoredTensors(LazyTensors):
         header_bytes = int.from_bytes(beginning[:_LENGTH_BYTES], "little")
         first = _LENGTH_BYTES + header_bytes
         # A file's validity depends only on its header and length, and a cohort shares these.
-        known = (beginning[:first], os.fstat(self._file).st_size)
-        layout = _layouts.get(known)
+        key = (beginning[:first], os.fstat(self._file).st_size)
+        layout = _layouts.get(key)
         if layout is None:
             _open(path, what)  # refuses a malformed file; below, the header is valid
             layout = _layout(os.pread(self._file, header_bytes, _LENGTH_BYTES), first)
             if first <= len(beginning):
                 if len(_layouts) >= _CACHED_HEADERS:
                     _layouts.clear()
-                _layouts[known] = layout
+                _layouts[key] = layout
         self._layout = layout
         self._places = layout.places
 
@@ -142,12 +142,12 @@ class StoredTensors(LazyTensors):
 
     def read(self, name: str, start: int, out: NDArray[Any]) -> None:
         offset = self._places[name].offset + start * out.itemsize
-        wanted = out.view(np.uint8).data
-        while wanted:
-            count = os.preadv(self._file, [wanted], offset)
+        remaining = out.view(np.uint8).data
+        while remaining:
+            count = os.preadv(self._file, [remaining], offset)
             if not count:
                 raise InvalidInput(f"{self._what}: the file ends within tensor {name!r}")
-            wanted, offset = wanted[count:], offset + count
+            remaining, offset = remaining[count:], offset + count
 
     def have_finite_sum(self) -> bool:
         """Return whether all values are float32 and have a finite sum, so that each is finite.

@@ -57,7 +57,7 @@ def snapshot_table(snapshot: Snapshot) -> Table:
     )
     if spec.with_shares:
         add_row(facts, "", "mixtures with class shares, each counted in its largest class")
-    for name, text in _judged(snapshot):
+    for name, text in _treatment(snapshot):
         add_row(facts, name, text)
     if spec.normalisation:
         mean, std = (
@@ -98,7 +98,7 @@ def pool_table(pool: PoolStatus) -> Table:
     return facts
 
 
-def _judged(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+def _treatment(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     """Yield which samples were carried over, left out or refused."""
     if snapshot.parent_snapshot_id:
         origin = f"{snapshot.carried_samples} from snapshot {snapshot.parent_snapshot_id}"

@@ -40,6 +40,7 @@ def configure_logging(level: str, format: str, service: str) -> None:  # noqa: A
     logging.captureWarnings(True)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC's core bypasses our formatter
     logging.getLogger("asyncio").setLevel(max(root.level, logging.INFO))  # selector chatter
+    logging.getLogger("alembic").setLevel(max(root.level, logging.WARNING))  # we log upgrades
 
 
 class JsonFormatter(logging.Formatter):

@@ -69,7 +69,7 @@ def secure_page(
 async def test_a_visitor_without_identity_sees_only_the_login_form(
     tmp_path: Path, server: TlsFiles
 ) -> None:
-    async with secure_page(tmp_path, server, holder=TokensInMemory()) as page:
+    async with secure_page(tmp_path, server, find_admin=TokensInMemory()) as page:
         for path in ("/api/status", "/api/runs", "/api/devices", "/api/runs/run/gallery/a.png"):
             status, reason = await page.refused(path)
             assert (status, reason) == (
@@ -89,7 +89,7 @@ async def test_refusals_do_not_tell_strangers_the_address_of_the_database(
     def lose(token: str) -> Identity | None:
         raise Unavailable("postgresql://me@db.internal is away", public="the database is away")
 
-    async with secure_page(tmp_path, server, holder=lose) as page:
+    async with secure_page(tmp_path, server, find_admin=lose) as page:
         bearer = {"Authorization": "Bearer good"}
         refusal = await page.refused("/api/status", headers=bearer)
         assert refusal == (503, "the database is away")
@@ -168,7 +168,7 @@ async def test_an_issuer_cannot_create_admins_through_an_intermediate_authority(
 
 
 async def test_a_script_authenticates_with_a_token(tmp_path: Path, server: TlsFiles) -> None:
-    async with secure_page(tmp_path, server, holder=TokensInMemory()) as page:
+    async with secure_page(tmp_path, server, find_admin=TokensInMemory()) as page:
         good = {"Authorization": "Bearer good"}
         assert (await page.get("/api/me", headers=good))["identity"] == "admin/viewer vera"
         for wrong in (
@@ -192,7 +192,7 @@ async def log_in(page: WebBench, token: str, **options: Any) -> aiohttp.ClientRe
 async def test_a_token_opens_a_session(tmp_path: Path, server: TlsFiles) -> None:
     tokens = TokensInMemory()
 
-    async with secure_page(tmp_path, server, holder=tokens) as page:
+    async with secure_page(tmp_path, server, find_admin=tokens) as page:
         answer = await log_in(page, " good ")
         assert (answer.status, answer.headers["Location"]) == (303, "/")
         cookie = answer.cookies[COOKIE]
@@ -211,7 +211,7 @@ async def test_a_token_opens_a_session(tmp_path: Path, server: TlsFiles) -> None
 async def test_a_session_ends_at_logout_or_after_twelve_hours(
     tmp_path: Path, server: TlsFiles
 ) -> None:
-    async with secure_page(tmp_path, server, holder=TokensInMemory()) as page:
+    async with secure_page(tmp_path, server, find_admin=TokensInMemory()) as page:
         answer = await log_in(page, "good")
         stolen = {"Cookie": f"{COOKIE}={answer.cookies[COOKIE].value}"}
         await page.get("/api/runs", headers=stolen)
@@ -233,7 +233,7 @@ async def test_wrong_tokens_are_refused_and_then_throttled(
 ) -> None:
     caplog.set_level("INFO")
 
-    async with secure_page(tmp_path, server, holder=TokensInMemory()) as page:
+    async with secure_page(tmp_path, server, find_admin=TokensInMemory()) as page:
         for token, status in (("bad", 401), ("", 401), ("of-a-device", 403), ("<b>", 401)):
             answer = await log_in(page, token)
             assert (token, answer.status) == (token, status)
@@ -249,7 +249,7 @@ async def test_wrong_tokens_are_refused_and_then_throttled(
 
 
 async def test_cross_site_and_oversized_forms_are_refused(tmp_path: Path, server: TlsFiles) -> None:
-    async with secure_page(tmp_path, server, holder=TokensInMemory()) as page:
+    async with secure_page(tmp_path, server, find_admin=TokensInMemory()) as page:
         answer = await log_in(page, "good", headers={"Sec-Fetch-Site": "cross-site"})
         assert answer.status == 403
         answer = await log_in(page, "a" * 5000)

@@ -16,7 +16,7 @@ import aiohttp
 import numpy as np
 
 from coordinator.web.json_api import JsonApi
-from coordinator.web.page_access import Holder, PageAccess
+from coordinator.web.page_access import FindAdmin, PageAccess
 from coordinator.web.page_server import WebServer
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.histograms import histograms_of
@@ -144,7 +144,7 @@ async def web_bench(
     client_tls: ssl.SSLContext | None = None,
     gate: Gate | None = None,
     tls: TlsFiles | None = None,
-    holder: Holder | None = None,
+    find_admin: FindAdmin | None = None,
     idle_seconds: float = 15.0,
 ) -> AsyncIterator[WebBench]:
     """Serve the page on a free port of this machine."""
@@ -152,7 +152,7 @@ async def web_bench(
         snapshots, clock = SnapshotsInMemory(), Clock()
         gate = gate or Gate(clock)
         listen = "127.0.0.1:0"
-        access = PageAccess(listen, tls, holder, gate, clock)
+        access = PageAccess(listen, tls, find_admin, gate, clock)
         api = JsonApi(bench.runs, bench.operations, snapshots, access, clock)
         server = WebServer(listen, tls, access, api, idle_seconds)
         async with (
