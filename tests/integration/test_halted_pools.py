@@ -41,19 +41,16 @@ async def test_a_run_with_too_much_leakage_is_paused_with_the_reason(
     spec = run_on()
     spec = replace(spec, recipe=replace(spec.recipe, pool=policy))
 
-    async def reason_of_pause() -> str:
-        async with (
-            asyncio.timeout(SECONDS),
-            servers(launcher, tmp_path, {}) as (coordinator, store),
-            Operator.of(coordinator.address) as operator,
-            AsyncExitStack() as devices,
-        ):
-            await operator.create(spec)
-            stage = Stage(tmp_path, MODEL, coordinator.address, store.address, operator)
-            for device_id in ("a", "b"):
-                await devices.enter_async_context(stage.device(device_id).working())
-            return await operator.until_paused()
-
-    reason_text = await reason_of_pause()
+    async with (
+        asyncio.timeout(SECONDS),
+        servers(launcher, tmp_path, {}) as (coordinator, store),
+        Operator.of(coordinator.address) as operator,
+        AsyncExitStack() as devices,
+    ):
+        await operator.create(spec)
+        stage = Stage(tmp_path, MODEL, coordinator.address, store.address, operator)
+        for device_id in ("a", "b"):
+            await devices.enter_async_context(stage.device(device_id).working())
+        reason_text = await operator.until_paused()
     for reason in reasons:
         assert reason in reason_text

@@ -40,7 +40,6 @@ LEASE_SECONDS = 2.0
 _SPARE_SECONDS = 30.0  # spare time for a takeover on a busy machine
 LEADS = "this coordinator leads"
 LEADS_NO_LONGER = "no longer leads"
-_DRAIN_SECONDS = 1.5  # all coordinators read the drain in this time
 # Synthesis and training.
 EVERY_RESULT = [(number, device) for number in (1, 2, 3) for device in ("a", "a", "b", "b")]
 
@@ -251,10 +250,10 @@ async def test_drain_and_deletion_apply_at_both_coordinators(
     ):
         standby_operator = both.stage.operator
         await standby_operator.drain(on=True)
-        await asyncio.sleep(_DRAIN_SECONDS)
+        await standby_operator.until_in(Phase.DRAINED)  # the leader has read the drain
         running = asyncio.create_task(both.outcome(pass_on))
-        # The leader opens nothing, and the standby coordinator knows the drain.
-        await standby_operator.until_in(Phase.DRAINED)
+        # The leader opens nothing for devices that have come.
+        await leader_operator.until_seen("a", lambda device: True)
         assert await leader_operator.funnels() == ()
         await leader_operator.drain(on=False)
         assert await running == expected

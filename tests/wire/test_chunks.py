@@ -23,6 +23,7 @@ from hfmds.wire.chunks import (
     split_upload,
     upload_state,
 )
+from tests.support.waiting import eventually
 
 DATA = bytes(range(256)) * 10
 DIGEST = digest_of(DATA)
@@ -347,8 +348,7 @@ async def test_a_stalled_upload_is_written_as_far_as_it_came(here: Content) -> N
         await asyncio.Event().wait()
 
     uploading = asyncio.create_task(receive(here, "task-1", DIGEST, 0, stalled()))
-    while here.staging.offset("task-1", DIGEST) < 2000:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await eventually(lambda: here.staging.offset("task-1", DIGEST) == 2000)
     uploading.cancel()
 
 

@@ -181,8 +181,7 @@ async def test_renewing_keeps_the_lease_and_fails_once_the_run_is_cancelled(tmp_
 async def test_a_check_in_that_waits_gets_work_as_soon_as_a_run_is_created(tmp_path: Path) -> None:
     async with workbench(tmp_path) as bench:
         waiting = asyncio.create_task(bench.check_in("a", wait_seconds=30))
-        await asyncio.sleep(0.2)
-        assert not waiting.done()
+        await eventually(lambda: bench.check_ins.waiting)
         await bench.create(make_spec())
         assignment = await asyncio.wait_for(waiting, 20)
         assert assignment.run_id == "run"
@@ -193,7 +192,7 @@ async def test_without_work_a_device_gets_a_time_to_ask_again(tmp_path: Path) ->
         at_once = await bench.check_ins.check_in("a", PROFILE, 0.0, "")
         assert at_once == RetryLater(0.5, "no work for this device")
         waiting = asyncio.create_task(bench.check_ins.check_in("a", PROFILE, 30.0, ""))
-        await asyncio.sleep(0.2)
+        await eventually(lambda: bench.check_ins.waiting)
         bench.check_ins.close()
         stopping = await asyncio.wait_for(waiting, 20)
         assert stopping == RetryLater(0.5, "the coordinator is stopping")

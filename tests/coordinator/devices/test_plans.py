@@ -23,6 +23,7 @@ from hfmds.storage.database import open_database
 from hfmds.storage.locations import Folder
 from tests.coordinator.workbench import MODEL, PROFILE, Workbench, make_spec, workbench
 from tests.support.databases import database_of
+from tests.support.waiting import eventually
 
 WITHOUT_TORCH = replace(PROFILE, engine="onnx-cpu")
 SPEC = plan_spec(make_spec().recipe)
@@ -40,9 +41,10 @@ class LibraryInMemory:
 
     def plan(self, spec: PlanSpec) -> bytes:
         assert self.may.wait(20)
+        error = self.error
         self.plans_made.append(spec)
-        if self.error:
-            raise self.error
+        if error:
+            raise error
         return b"the plan of " + spec.model.architecture.encode()
 
     def close(self) -> None:
@@ -66,26 +68,21 @@ async def test_a_device_without_torch_gets_its_plan(tmp_path: Path) -> None:
             await anext(bench.downloads.download("a", task.task_id, digest_of(b"other"), 0))
 
 
-async def test_a_device_waits_for_its_plan_and_then_gets_its_task(
-    tmp_path: Path,
-) -> None:
-    async def run() -> None:
-        library = LibraryInMemory()
-        library.may.clear()
-        async with workbench(tmp_path, library=library) as bench:
-            await bench.create(make_spec())
-            outcome = await bench.check_ins.check_in("a", WITHOUT_TORCH, 0.2, "")
-            assert isinstance(outcome, RetryLater)
-            waiting = asyncio.create_task(asked(bench))
-            # The run waits for the plan, not for devices.
-            await bench.until(lambda run: run.progress == Progress(1, Phase.MAKING_PLAN, 0, 0))
-            # No phase is open, so no deadline runs.
-            assert bench.records.phases.find(PhaseKey("run", 1, "train")) is None
-            library.may.set()
-            assert (await waiting).plan == digest_of(PLAN)
-            assert len(library.plans_made) == 1
-
-    await run()
+async def test_a_device_waits_for_its_plan_and_then_gets_its_task(tmp_path: Path) -> None:
+    library = LibraryInMemory()
+    library.may.clear()
+    async with workbench(tmp_path, library=library) as bench:
+        await bench.create(make_spec())
+        outcome = await bench.check_ins.check_in("a", WITHOUT_TORCH, 0.2, "")
+        assert isinstance(outcome, RetryLater)
+        waiting = asyncio.create_task(asked(bench))
+        # The run waits for the plan, not for devices.
+        await bench.until(lambda run: run.progress == Progress(1, Phase.MAKING_PLAN, 0, 0))
+        # No phase is open, so no deadline runs.
+        assert bench.records.phases.find(PhaseKey("run", 1, "train")) is None
+        library.may.set()
+        assert (await waiting).plan == digest_of(PLAN)
+        assert len(library.plans_made) == 1
 
 
 async def test_a_device_that_joins_later_does_not_delay_others_by_its_plan(tmp_path: Path) -> None:
@@ -209,6 +206,7 @@ async def test_a_plan_that_could_not_be_stored_is_tried_again_later(
         await bench.create(make_spec())
         outcome = await bench.check_ins.check_in("a", WITHOUT_TORCH, 0.5, "")
         assert isinstance(outcome, RetryLater)
+        await eventually(lambda: library.plans_made)
         library.error = None
         outcome = await bench.check_ins.check_in("a", WITHOUT_TORCH, 0.2, "")
         assert isinstance(outcome, RetryLater)

@@ -108,21 +108,18 @@ async def test_a_restart_in_the_middle_changes_nothing(
     spec = spec_with(rounds=4, devices=3, **changes)
     devices = [Device(device_id) for device_id in DEVICES]
 
-    async def scenario() -> bytes:
-        async with workbench(tmp_path) as bench:
-            await bench.create(spec)
-            await asyncio.gather(*(device.work(bench, 2) for device in devices))
-            await bench.until(lambda run: run.completed_rounds == 2)
-        async with workbench(tmp_path) as bench:
-            await asyncio.gather(*(device.work(bench, 2) for device in devices))
-            await bench.until(lambda run: run.state is RunState.COMPLETED)
-            # The sweep after the last round leaves four models and the last server state.
-            blobs = bench.app.contents.of("run").blobs
-            kept = 4 + (spec.recipe.aggregation.optimiser != "none")
-            await eventually(lambda: len(list(blobs.digests())) == kept)
-            return await model_after(bench, 4)
-
-    model = await scenario()
+    async with workbench(tmp_path) as bench:
+        await bench.create(spec)
+        await asyncio.gather(*(device.work(bench, 2) for device in devices))
+        await bench.until(lambda run: run.completed_rounds == 2)
+    async with workbench(tmp_path) as bench:
+        await asyncio.gather(*(device.work(bench, 2) for device in devices))
+        await bench.until(lambda run: run.state is RunState.COMPLETED)
+        # The sweep after the last round leaves four models and the last server state.
+        blobs = bench.app.contents.of("run").blobs
+        kept = 4 + (spec.recipe.aggregation.optimiser != "none")
+        await eventually(lambda: len(list(blobs.digests())) == kept)
+        model = await model_after(bench, 4)
     assert model == encode_weights(expected_after(spec.recipe, devices))
 
 

@@ -127,6 +127,8 @@ async def test_an_interrupted_deletion_completes_at_the_next_start(
 ) -> None:
     async with workbench(tmp_path) as bench:
         await complete(bench)
+        # A leader would delete the run as soon as any notice names it.
+        bench.drivers.follow()
         bench.records.runs.begin_deletion("run", 1.0, "olga")
         if content_was_removed:
             bench.app.contents.remove("run")

@@ -323,7 +323,8 @@ async def test_a_device_takes_one_task_at_a_time_the_oldest_first(tmp_path: Path
                 assert await bench.check_in("a") == task  # the task it holds
                 order.append((task.round_number, task.run_id))
                 await bench.do("a", task, echo)
-                await asyncio.sleep(0.1)  # the coordinator assigns its next round
+                if task.round_number == 1:
+                    await asked(bench, 1, PhaseKey(task.run_id, 2, "train"))
             # Every run gets its turn, even if another run is faster.
             assert sorted(order[-2:]) == [(number, "one"), (number, "two")]
 

@@ -311,11 +311,12 @@ async def test_a_failure_drafts_one_replacement(tmp_path: Path) -> None:
         (able, good), (broken, bad) = chosen.items()
         await bench.do(able, good, echo)
         await bench.leases.report_failure(broken, bad.task_id, "broken")
-        asked = 2
-        while asked == 2:
-            await asyncio.sleep(0.01)
-            asked = len(bench.records.phases.get(PhaseKey("run", 1, "train")).tasks)
-        assert asked == 3
+
+        def asked() -> int:
+            return len(bench.records.phases.get(PhaseKey("run", 1, "train")).tasks)
+
+        await eventually(lambda: asked() > 2)
+        assert asked() == 3
         for task in waiting:
             task.cancel()
 

@@ -15,7 +15,7 @@ from coordinator.records.phases import PhasePlan
 from coordinator.records.rounds import RoundRecords
 from coordinator.records.tasks import PhaseKey
 from hfmds.domain.methods import FedGan, FedGen
-from hfmds.domain.runs import Phase, RunState
+from hfmds.domain.runs import Phase, Progress, RunState
 from hfmds.domain.tasks import Assignment, RetryLater
 from hfmds.errors import Conflict, InvalidInput, NotFound, Unavailable, WrongState
 from hfmds.service.limits.open_files import OWN_FILES, open_files_allowed
@@ -207,7 +207,8 @@ async def test_after_a_restart_a_round_waits_for_devices_to_come_back(tmp_path: 
         a, _ = await asyncio.gather(*waiting)
         await bench.do("a", a, echo)
     async with workbench(tmp_path) as bench:
-        await asyncio.sleep(0.5)  # a faulty coordinator would close the round
+        # A faulty coordinator would close the round now.
+        await bench.until(lambda run: run.progress == Progress(1, Phase.TRAINING, 1, 2))
         await bench.play("b", 1, echo)
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         assert bench.runs.rounds("run")[0].device_ids == ("a", "b")
@@ -274,12 +275,14 @@ async def test_a_watcher_is_disconnected_when_the_coordinator_stops(tmp_path: Pa
     async with workbench(tmp_path) as bench:
         await bench.create(make_spec())
 
+        began = asyncio.Event()
+
         async def watch() -> None:
             async for _ in bench.runs.watch("run", 0):
-                pass
+                began.set()
 
         watching = asyncio.create_task(watch())
-        await asyncio.sleep(0.1)
+        await began.wait()
         bench.runs.end_watches()
         with pytest.raises(Unavailable, match="stopping"):
             await asyncio.wait_for(watching, 30)

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from edge_client.settings import EdgeSettings
 from hfmds.errors import ConfigurationError
 from hfmds.service.monitoring.program_metrics import software_version
 from hfmds.service.process.process import published_addresses, run
+from tests.support.waiting import wait_until
 
 PROGRAM = """
 import asyncio, sys
@@ -55,17 +55,10 @@ def program(*arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]
         process.communicate()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_sigterm_ends_the_process_in_good_order(tmp_path: Path) -> None:
     file = tmp_path / "addresses.json"
     with program("--address-file", str(file), "--listen=a:1", HFMDS_LISTN="x") as process:
-        until(file.exists)
+        wait_until(file.exists)
         assert json.loads(file.read_text()) == {"grpc": "a:1", "pid": process.pid}
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
@@ -83,7 +76,7 @@ def test_sigterm_ends_the_process_in_good_order(tmp_path: Path) -> None:
 def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     file = tmp_path / "addresses.json"
     with program("--address-file", str(file), "--listen=stubborn:1") as process:
-        until(file.exists)
+        wait_until(file.exists)
         process.send_signal(signal.SIGINT)
         assert process.stdout is not None
         assert process.stdout.readline() == "stubborn\n"

@@ -46,18 +46,14 @@ async def talk(
     **given: Any,
 ) -> Any:
     """Run a conversation of a caller with a server of the fleet."""
-
-    async def main() -> Any:
-        server = fleet.of(Identity(Kind.SERVICE, "tester")) if caller else None
-        async with running(tls=server, **{"access": PROBE, **given}) as it:
-            peer = Peer("tester", it.server.address, "HFMDS_TESTER", caller)
-            channel = open_channel(peer)
-            try:
-                return await conversation(peer, Stub(channel), it)
-            finally:
-                await channel.close()
-
-    return await main()
+    server = fleet.of(Identity(Kind.SERVICE, "tester")) if caller else None
+    async with running(tls=server, **{"access": PROBE, **given}) as it:
+        peer = Peer("tester", it.server.address, "HFMDS_TESTER", caller)
+        channel = open_channel(peer)
+        try:
+            return await conversation(peer, Stub(channel), it)
+        finally:
+            await channel.close()
 
 
 async def unary(peer: Peer, stub: Stub, _: Running) -> Any:
@@ -305,33 +301,29 @@ async def test_where_nobody_has_a_certificate_a_device_is_who_it_says(
 
 async def test_who_waits_for_work_when_its_quarantine_begins_is_asked_to_ask_again() -> None:
     assert {"CheckIn", "RenewCertificate"} <= IN_QUARANTINE
+    gate = Gate()
+    certificate = Certificate(CAMERA, "1", 0, 2**40)
+    gate.replace(SICK)
+    with gate.call(certificate, in_quarantine=True):
+        pass
+    gate.replace(Exclusions())
 
-    async def main() -> None:
-        gate = Gate()
-        certificate = Certificate(CAMERA, "1", 0, 2**40)
-        gate.replace(SICK)
-        with gate.call(certificate, in_quarantine=True):
-            pass
-        gate.replace(Exclusions())
+    async def check_in() -> Unavailable:
+        with gate.call(certificate, in_quarantine=True) as gated:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError as stop:
+                reason = gated.reason_of_cut(stop)
+                assert isinstance(reason, Unavailable)
+                return reason
+        raise AssertionError
 
-        async def check_in() -> Unavailable:
-            with gate.call(certificate, in_quarantine=True) as gated:
-                try:
-                    await asyncio.sleep(60)
-                except asyncio.CancelledError as stop:
-                    reason = gated.reason_of_cut(stop)
-                    assert isinstance(reason, Unavailable)
-                    return reason
-            raise AssertionError
-
-        waiting = asyncio.create_task(check_in())
-        await asyncio.sleep(0)
-        gate.replace(SICK)
-        refusal = await waiting
-        assert refusal.retry_after_seconds == 1.0
-        assert "sends noise" in str(refusal)
-
-    await main()
+    waiting = asyncio.create_task(check_in())
+    await asyncio.sleep(0)
+    gate.replace(SICK)
+    refusal = await waiting
+    assert refusal.retry_after_seconds == 1.0
+    assert "sends noise" in str(refusal)
 
 
 # --- tokens -------------------------------------------------------------------------------------

@@ -52,17 +52,13 @@ async def ask(
     server: TlsFiles, caller: TlsFiles | None, question: Callable[[Peer, Stub], Awaitable[Any]]
 ) -> Any:
     """Ask a server a question as a caller."""
-
-    async def conversation() -> Any:
-        async with running(tls=server, access=PROBE) as it:
-            peer = Peer("tester", it.server.address, "HFMDS_TESTER", caller)
-            channel = open_channel(peer)
-            try:
-                return await question(peer, Stub(channel))
-            finally:
-                await channel.close()
-
-    return await conversation()
+    async with running(tls=server, access=PROBE) as it:
+        peer = Peer("tester", it.server.address, "HFMDS_TESTER", caller)
+        channel = open_channel(peer)
+        try:
+            return await question(peer, Stub(channel))
+        finally:
+            await channel.close()
 
 
 async def unary(peer: Peer, stub: Stub) -> Any:

@@ -37,12 +37,8 @@ def fleet(tmp_path: Path) -> FleetCertificates:
 
 async def serving(fleet: FleetCertificates, visit: Callable[[Running], Any]) -> Any:
     """Run a server with TLS, and a blocking visitor in a thread."""
-
-    async def scenario() -> Any:
-        async with running(tls=fleet.of(Identity(Kind.SERVICE, "tester")), access=PROBE) as it:
-            return await asyncio.to_thread(visit, it)
-
-    return await scenario()
+    async with running(tls=fleet.of(Identity(Kind.SERVICE, "tester")), access=PROBE) as it:
+        return await asyncio.to_thread(visit, it)
 
 
 def context(files: TlsFiles) -> ssl.SSLContext:

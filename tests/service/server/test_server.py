@@ -77,14 +77,10 @@ async def test_an_error_of_ours_is_answered_with_its_status_and_message() -> Non
 async def test_an_unexpected_error_shows_an_id_and_logs_the_rest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def scenario() -> str:
-        async with running(fail) as it:
-            code, details = await outcome_of(it.stub.unary(b""))
-            assert code is grpc.StatusCode.INTERNAL
-            assert it.count("Unary", "INTERNAL") == 1
-            return details
-
-    details = await scenario()
+    async with running(fail) as it:
+        code, details = await outcome_of(it.stub.unary(b""))
+        assert code is grpc.StatusCode.INTERNAL
+        assert it.count("Unary", "INTERNAL") == 1
     record = next(r for r in caplog.records if r.getMessage() == "call failed")
     fields = vars(record)
     assert details == f"internal error {fields['error_id']}; the log of tester has it"
@@ -214,15 +210,12 @@ async def test_calls_that_come_all_at_once_while_the_server_is_busy_wait_for_the
             sent.set()
             return Counter(answer.code() for answer in answers)
 
-    async def scenario() -> Counter[grpc.StatusCode]:
-        async with running(limits=Limits(calls=5000)) as it:
-            with ThreadPoolExecutor(1) as asking:
-                answered = asking.submit(ask, it.peer.address)
-                sent.wait(60)  # the event loop stands still meanwhile, and for a bit longer
-                time.sleep(0.3)  # noqa: ASYNC251
-                return await asyncio.wrap_future(answered)
-
-    assert await scenario() == {grpc.StatusCode.OK: 1500}
+    async with running(limits=Limits(calls=5000)) as it:
+        with ThreadPoolExecutor(1) as asking:
+            answered = asking.submit(ask, it.peer.address)
+            sent.wait(60)  # the event loop stands still, and a bit longer
+            time.sleep(0.3)  # noqa: ASYNC251
+            assert await asyncio.wrap_future(answered) == {grpc.StatusCode.OK: 1500}
 
 
 async def test_a_message_above_four_mebibytes_is_refused() -> None:

@@ -154,11 +154,8 @@ async def test_ten_thousand_tiny_batches_cost_no_more_than_their_bytes(tmp_path:
         key = BatchKey("pool-1", f"device-{seed}", digest_of(data))
         await store.pools.put(key, 0, chunks_of(data, len(data)))
 
-    async def flood() -> None:
-        for first in range(0, count, at_once):
-            await asyncio.gather(*map(put, range(first, first + at_once)))
-
-    await flood()
+    for first in range(0, count, at_once):
+        await asyncio.gather(*map(put, range(first, first + at_once)))
     status = store.pools.status("pool-1")
     assert (status.devices, status.samples) == (count, count)
     assert (len(store.pools.open_uploads), store.orphans()) == (0, 0)
