@@ -24,10 +24,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from hfmds.errors import ConfigurationError
-from hfmds.service.security.certificates import MALFORMED, load_certificates
+from hfmds.service.security.certificates import MALFORMED, key_sha256, load_certificates
 from hfmds.service.security.exclusions import KEY_DIGITS, end_of_key
 from hfmds.service.security.identity import DEVICES_UNIT, SERVICES_UNIT, Identity, Kind, may_sign
-from hfmds.service.security.public_keys import key_sha256
 
 # A device without a battery may believe that it is 1970, and must still accept servers. The clocks
 # of servers differ by seconds.

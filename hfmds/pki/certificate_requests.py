@@ -13,9 +13,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from hfmds.errors import InvalidInput
-from hfmds.service.security.certificates import MALFORMED
+from hfmds.service.security.certificates import MALFORMED, key_sha256
 from hfmds.service.security.identity import Identity
-from hfmds.service.security.public_keys import key_sha256
 
 MAX_REQUEST_BYTES = 4096
 

@@ -22,9 +22,9 @@ from hfmds.pki.folder import (
     read_issuer,
     renew_pair,
 )
+from hfmds.service.security.certificates import key_sha256
 from hfmds.service.security.exclusions import end_of_key
 from hfmds.service.security.identity import Identity, Kind, identity_from
-from hfmds.service.security.public_keys import key_sha256
 from hfmds.service.security.tls import TlsFiles
 from tests.pki.reading import identity_in
 from tests.support.fleet_certificates import of_unknown_version

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 
 from hfmds.errors import ConfigurationError
 from hfmds.service.security.identity import Identity
-from hfmds.service.security.public_keys import key_sha256
 
 MALFORMED = (
     ValueError,
@@ -31,6 +33,17 @@ class Certificate:
     begins: int  # seconds since 1970
     ends: int
     key_sha256: str = ""  # empty for a token
+
+
+def key_sha256(key: PublicKeyTypes) -> str:
+    """Return the name of a key: the SHA-256 of its SubjectPublicKeyInfo in DER, in hex.
+
+    The name stays the same from one certificate to the next.
+    """
+    encoded = key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return hashlib.sha256(encoded).hexdigest()
 
 
 def certificate_from(certificate: x509.Certificate, identity: Identity | None) -> Certificate:
