@@ -14,6 +14,8 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -31,8 +33,11 @@ CHUNK_BYTES = 1024 * 1024
 """The size of a chunk, which is the content of one message."""
 
 _ABANDONED_AFTER_SECONDS = 3600
+_DELETED = "deleted-"  # begins the names of deleted files whose space is not free yet
 _BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 _NO_BLOB = Digest("0" * 64, 0)
+
+_freeing = ThreadPoolExecutor(1, "free-space")
 
 
 class Blobs(Protocol):
@@ -70,7 +75,10 @@ class Blobs(Protocol):
         """Return a file with the content, to read or to map but never to change; or NotFound."""
 
     def delete(self, digest: Digest) -> None:
-        """Delete the blob. Readers that have it open read on. An absent blob is no error."""
+        """Delete the blob. Readers that have it open read on. An absent blob is no error.
+
+        Its space is free soon after, or after a crash at the next start.
+        """
 
     def digests(self) -> Iterator[Digest]:
         """Yield the digests of all blobs. This lists all of them, so call it rarely."""
@@ -101,8 +109,9 @@ def verify_blob(blobs: Blobs, digest: Digest) -> None:
 class FolderBlobs:
     """Blobs as files in a folder, named by their SHA-256.
 
-    A put writes a new blob to `incoming/`, syncs it and renames it into place. All blobs are in one
-    folder, because file systems find a name among many quickly and subfolders would need syncs.
+    A put writes a new blob to `incoming/`, syncs it and renames it into place. A deletion renames
+    it back. All blobs are in one folder, because file systems find a name among many quickly and
+    subfolders would need syncs.
     """
 
     def __init__(
@@ -169,9 +178,17 @@ class FolderBlobs:
         return self._path(digest)
 
     def delete(self, digest: Digest) -> None:
-        if self._is_here(digest):  # the same hash with another size is no blob
+        """Delete the blob: hide it at once, and let another thread free its space.
+
+        To free the space of a file takes milliseconds, during which callers hold transactions.
+        """
+        if not self._is_here(digest):  # the same hash with another size is no blob
+            return
+        hidden = self._incoming / f"{_DELETED}{self._own}-{next(self._numbers)}"
+        with suppress(FileNotFoundError):  # another thread was faster
             # Not synced: if a crash undoes a deletion, the caller deletes the blob again.
-            self._path(digest).unlink(missing_ok=True)
+            self._path(digest).rename(hidden)
+            _freeing.submit(hidden.unlink, missing_ok=True)
 
     def digests(self) -> Iterator[Digest]:
         for path in self._folder.iterdir():
@@ -221,10 +238,15 @@ class FolderBlobs:
             temporary.unlink(missing_ok=True)
 
     def _clear_abandoned(self, now: float) -> None:
-        """Remove the files of killed processes; a live one never takes an hour to write a file."""
+        """Remove deleted files, and the half-written files of killed processes.
+
+        A live process never takes an hour to write a file.
+        """
         for path in self._incoming.iterdir():
-            if now - path.stat().st_mtime > _ABANDONED_AFTER_SECONDS:
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another process may finish or remove it
+                old = now - path.stat().st_mtime > _ABANDONED_AFTER_SECONDS
+                if old or path.name.startswith(_DELETED):
+                    path.unlink()
 
 
 def is_blob_name(name: str) -> bool:

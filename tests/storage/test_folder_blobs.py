@@ -15,6 +15,7 @@ from hfmds.domain.digest import digest_of
 from hfmds.errors import ConfigurationError, CorruptData, NotFound, Unavailable
 from hfmds.storage.blobs import FolderBlobs, check_blobs, verify_blob
 from tests.storage.blobs_suite import CONTENT, BlobsSuite
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -163,6 +164,24 @@ def test_a_process_killed_in_mid_write_leaves_nothing_to_be_seen(tmp_path: Path)
     blobs = FolderBlobs(tmp_path)
     assert sum(blob.size_bytes for blob in blobs.digests()) == 0
     verify_blob(blobs, blobs.put_bytes(bytes(4_000_000)))
+
+
+async def test_the_space_of_a_deleted_blob_becomes_free(blobs: FolderBlobs, tmp_path: Path) -> None:
+    blobs.delete(blobs.put_bytes(CONTENT))
+    await eventually(lambda: not [path for path in tmp_path.rglob("*") if path.is_file()])
+
+
+def test_what_a_killed_process_deleted_is_cleared_at_the_next_start(
+    blobs: FolderBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = blobs.put_bytes(CONTENT)
+    with monkeypatch.context() as patch:  # as if the process died before it freed the space
+        patch.setattr(Path, "unlink", lambda path, missing_ok: None)
+        blobs.delete(digest)
+        (hidden,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert not blobs.contains(digest)
+    FolderBlobs(hidden.parent.parent)
+    assert not hidden.exists()
 
 
 def test_what_a_killed_process_left_is_cleared_an_hour_later(tmp_path: Path) -> None:

@@ -265,8 +265,8 @@ async def test_updates_are_dropped_after_the_round_and_every_model_is_kept(tmp_p
         await asyncio.gather(bench.play("a", 2, nudge(1.0)), bench.play("b", 2, nudge(3.0)))
         await bench.until(lambda run: run.state is RunState.COMPLETED)
         await asyncio.to_thread(bench.drivers.close, 10.0)  # the driver deletes after the record
-        stored = [path for path in (tmp_path / "blobs" / "run").rglob("*") if path.is_file()]
-        assert len(stored) == 2  # w^1, w^2
+        folder = tmp_path / "blobs" / "run"
+        await eventually(lambda: sum(path.is_file() for path in folder.rglob("*")) == 2)  # w^1, w^2
         assert await model_after(bench, 1) != await model_after(bench, 2)
 
 
