@@ -20,7 +20,6 @@ from hfmds.wire.tensors import StoredTensors, StoredWeights, require_finite_weig
 log = logging.getLogger(__name__)
 
 _CACHED_PHASES = 256
-_CACHED_MODELS = 4
 _HEADER_SLACK_BYTES = 1 << 20  # a safetensors header of another writer may be this much longer
 
 
@@ -41,7 +40,6 @@ class UpdateCheck:
         self._metrics = metrics
         self._clock = clock
         self._form_of_phase = lru_cache(_CACHED_PHASES)(self._read_form)
-        self._model = lru_cache(_CACHED_MODELS)(self._open_model)
 
     def require_size(self, task: Task, update: Digest) -> None:
         """Raise LimitExceeded if the update is larger than its task's model allows."""
@@ -64,7 +62,7 @@ class UpdateCheck:
             tensors.require_form(self._form(task), what)
             flaw = "not finite"
             # Finite scales and changes can still lead to weights that are not finite.
-            weights = unpacked(recipe, tensors, self._model(task.key.run_id, task.weights))
+            weights = unpacked(recipe, tensors, self._open_model(task.key.run_id, task.weights))
             require_finite_weights(weights, what)
             flaw = "unusable"
             recipe.method.check_update(weights, what)
@@ -85,7 +83,7 @@ class UpdateCheck:
     def _read_form(self, key: PhaseKey, run_uid: str, weights: Digest) -> dict[str, TensorForm]:
         """Return the tensors of every sound update of a phase."""
         recipe = self._recipes.of(key.run_id, run_uid)
-        shapes = self._model(key.run_id, weights).shapes()
+        shapes = self._open_model(key.run_id, weights).shapes()
         trained = [name for name in shapes if recipe.method.trains(name, key.round_number)]
         return packed_form(recipe, {name: shapes[name] for name in trained})
 
