@@ -112,5 +112,5 @@ def test_only_a_run_that_the_coordinator_paused_is_stuck() -> None:
     followed = FollowedRun("HFMDS-FL", a_run(state=RunState.PAUSED))
     followed.require_not_stuck()  # the operator paused it and can resume it
     followed.run = a_run(state=RunState.PAUSED, state_reason="no space left")
-    with pytest.raises(WrongState, match=r"run run-1 \(HFMDS-FL\) was paused: no space left"):
+    with pytest.raises(WrongState, match=r"run-1 .* was paused: no space left"):
         followed.require_not_stuck()

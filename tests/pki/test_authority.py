@@ -117,7 +117,7 @@ def test_files_are_kept_from_others_and_never_overwritten(tmp_path: Path) -> Non
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(Conflict, match=r"device-camera-7\.key exists"):
         issue_pair(folder, open_authority(folder), CAMERA, NOW, DAY)
-    with pytest.raises(Conflict, match=r"authority\.crt exists: .* has the authority of a fleet"):
+    with pytest.raises(Conflict, match=r"authority\.crt exists"):
         create_authority(folder, "tests", NOW, DAY)
     assert before == {path: path.read_bytes() for path in folder.iterdir()}
 
@@ -174,7 +174,7 @@ def test_keys_and_certificates_survive_a_power_cut(
 
 def test_what_is_not_there_cannot_be_renewed(tmp_path: Path) -> None:
     authority = create_authority(tmp_path, "tests", NOW, 10 * DAY)
-    with pytest.raises(ConfigurationError, match=r"device-camera-7\.crt to renew; .*pki issue"):
+    with pytest.raises(ConfigurationError, match=r"device-camera-7\.crt"):
         renew_pair(tmp_path, authority, CAMERA, NOW, DAY)
 
 
@@ -223,7 +223,7 @@ def test_an_authority_that_could_make_admins_is_no_issuer(tmp_path: Path) -> Non
     with pytest.raises(ConfigurationError, match="HFMDS_ISSUER_CERTIFICATE"):
         read_issuer(tmp_path / "nothing.crt", tmp_path / "authority.key", bundle)
     (tmp_path / "broken.crt").write_text("hello")
-    with pytest.raises(ConfigurationError, match=r"broken\.crt and .*authority\.key: not an auth"):
+    with pytest.raises(ConfigurationError, match=r"broken\.crt.*not an auth"):
         read_issuer(tmp_path / "broken.crt", tmp_path / "authority.key", bundle)
 
 

@@ -58,7 +58,7 @@ def test_a_request_may_ask_for_its_own_name_and_no_other() -> None:
         x509.UniformResourceIdentifier("spiffe://hfmds/admin/owner/camera-7"),
         x509.DNSName("coordinator.example"),
     ):
-        with pytest.raises(InvalidInput, match="device"):
+        with pytest.raises(InvalidInput, match=CAMERA.uri):
             Request(request_for(own, other)).require_identity(CAMERA)
 
 

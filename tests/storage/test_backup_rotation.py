@@ -85,7 +85,7 @@ def test_a_disk_that_is_too_small_loses_nothing(nights: Nights) -> None:
     for number in range(3):  # larger than two that could leave
         nights.program.keep(bytes([number + 1]) * CONTENT_BYTES)
     nights.free_bytes = 0
-    with pytest.raises(Unavailable, match=r"no room for a backup .* give it a larger disk"):
+    with pytest.raises(Unavailable, match="no room for a backup"):
         nights.back_up(3)
     assert nights.there() == ["05", "06", "07"]
 

@@ -66,7 +66,7 @@ def test_what_is_not_set_is_the_uniform_mean_uncompressed() -> None:
 def test_a_choice_of_a_later_version_is_refused() -> None:
     message = sent(AggregationRecipe())
     message.compression = 9  # type: ignore[assignment]
-    with pytest.raises(InvalidInput, match="Compression 9 is not known to this version"):
+    with pytest.raises(InvalidInput, match="Compression 9"):
         recipe_from(message)
     message = sent(AggregationRecipe())
     message.aggregation.mean.weighting = 7  # type: ignore[assignment]
@@ -108,5 +108,5 @@ def test_a_norm_that_is_none_is_refused(value: float) -> None:
 def test_a_run_that_could_close_rounds_with_too_few_devices_for_its_rule_is_refused() -> None:
     recipe = replace(examples.RECIPE, aggregation=AGGREGATIONS["multi-krum"])
     RunSpec(recipe, RoundPolicy(minimum_devices=7))
-    with pytest.raises(InvalidInput, match=r"minimum_devices is 6, but .*multi_krum .* least 7"):
+    with pytest.raises(InvalidInput, match=r"minimum_devices is 6.*least 7"):
         RunSpec(recipe, RoundPolicy(minimum_devices=6))

@@ -109,7 +109,7 @@ def test_a_tensor_without_values_that_claims_to_be_huge_is_refused(
         claims = json.dumps(header | {name: header[name] | {"shape": shape}}).encode()
         path = stored(tmp_path, len(claims).to_bytes(8, "little") + claims)
         for to_check in (False, True):
-            with pytest.raises(InvalidInput, match="batch b: a tensor has a shape that no array"):
+            with pytest.raises(InvalidInput, match="batch b: a tensor has a shape"):
                 read_batch(path, "batch b", to_check=to_check)
 
 
@@ -304,14 +304,14 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path, value: float) -
     changed = {**WEIGHTS, "fc.bias": np.array([0, value], np.float32)}
     update = StoredWeights(stored(tmp_path, encode_weights(changed)), "update u")
     update.require_form(FORMS, "update u")
-    with pytest.raises(InvalidInput, match=r"update u: tensor 'fc\.bias' has values that are not"):
+    with pytest.raises(InvalidInput, match=r"update u.*'fc\.bias' .*not"):
         require_finite_weights(update, "update u")
 
 
 def test_values_that_are_not_finite_are_found_though_they_cancel_out(tmp_path: Path) -> None:
     changed = {**WEIGHTS, "steps": np.array(np.inf), "fc.bias": np.array([0, -np.inf], np.float32)}
     update = StoredWeights(stored(tmp_path, encode_weights(changed)), "update u")
-    with pytest.raises(InvalidInput, match=r"update u: tensor 'fc\.bias' has values that are not"):
+    with pytest.raises(InvalidInput, match=r"update u.*'fc\.bias' .*not"):
         require_finite_weights(update, "update u")
 
 
@@ -334,7 +334,7 @@ def test_values_at_any_place_of_a_file_are_looked_at(
     weights = StoredWeights(stored(tmp_path, content), "w")
     assert weights.have_finite_sum() == np.isfinite(value)
     if not np.isfinite(value):
-        with pytest.raises(InvalidInput, match="tensor 'w' has values that are not finite"):
+        with pytest.raises(InvalidInput, match=r"'w'.*not finite"):
             require_finite_weights(weights, "w")
 
 
@@ -343,7 +343,7 @@ def test_tensors_of_several_types_are_looked_at_one_by_one(tmp_path: Path) -> No
     packed = {"half": half, "quarter": np.ones(1, np.int8), "whole": np.ones(1, np.float32)}
     tensors = StoredTensors(stored(tmp_path, encode_update(packed)), "u")
     assert not tensors.have_finite_sum()
-    with pytest.raises(InvalidInput, match="tensor 'half' has values that are not finite"):
+    with pytest.raises(InvalidInput, match=r"'half'.*not finite"):
         require_finite_weights(tensors, "u")
 
 

@@ -43,12 +43,12 @@ def test_a_setting_that_means_nothing_is_refused(settings: dict[str, Any], compl
 
 
 def test_an_unknown_compression_is_refused() -> None:
-    with pytest.raises(InvalidInput, match=r"compression is 'zip'; .* none, fp16, int8"):
+    with pytest.raises(InvalidInput, match=r"'zip'; .*int8"):
         replace(RECIPE, compression="zip")
 
 
 def test_a_cohort_too_small_for_the_rule_is_refused() -> None:
     krum = AggregationRecipe(rule="multi_krum", hostile_devices=1)
     replace(RECIPE, aggregation=krum, cohort_size=5)
-    with pytest.raises(InvalidInput, match=r"cohort_size is 4, but .* multi_krum .* least 5 dev"):
+    with pytest.raises(InvalidInput, match=r"cohort_size is 4.*least 5 dev"):
         replace(RECIPE, aggregation=krum, cohort_size=4)

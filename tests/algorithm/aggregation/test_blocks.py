@@ -110,5 +110,5 @@ def test_of_devices_that_diverged_the_first_in_the_model_is_named() -> None:
     updates[6].weights["a"][0] = -np.inf
     for combine in (rules.mean, rules.median):
         for _ in range(5):
-            with pytest.raises(Diverged, match="the update of device 'd6' has a value in 'a'"):
+            with pytest.raises(Diverged, match=r"device 'd6' .*'a'"):
                 combine(updates, like, list(like))

@@ -60,10 +60,10 @@ def test_weights_of_another_model_are_refused():
     model = build_model(SPEC)
     other = dict(weights())
     other["extra"] = other.pop("conv1.bias")
-    with pytest.raises(InvalidInput, match=r"missing \['conv1.bias'\], unexpected \['extra'\]"):
+    with pytest.raises(InvalidInput, match=r"\['conv1.bias'\].*\['extra'\]"):
         load_weights(model, other)
     wrong_shape = dict(weights()) | {"classifier.bias": np.zeros(10, np.float32)}
-    with pytest.raises(InvalidInput, match=r"'classifier.bias' has shape \[10\], the model \[3\]"):
+    with pytest.raises(InvalidInput, match=r"'classifier.bias' has shape \[10\]"):
         load_weights(model, wrong_shape)
 
 

@@ -125,7 +125,7 @@ def test_what_is_not_split_is_refused_by_what_it_lacks(model: object, message: s
 def test_lazy_modules_are_refused():
     lazy = Undeclared()
     lazy.features = nn.Sequential(nn.Flatten(), nn.LazyLinear(5), nn.ReLU())
-    with pytest.raises(InvalidInput, match=r"known shape in 'features.1.weight'; .*ModelSpec"):
+    with pytest.raises(InvalidInput, match=r"'features.1.weight'"):
         require_split(lazy, "my-net")
 
 

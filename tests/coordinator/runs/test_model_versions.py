@@ -306,6 +306,6 @@ async def test_a_run_cannot_start_from_a_missing_model_or_another_form(tmp_path:
         model = dataclasses.replace(spec.recipe.model, classes=7)
         recipe = dataclasses.replace(spec.recipe, model=model)
         other = dataclasses.replace(spec, recipe=recipe, start_from=ModelVersion("run", 2))
-        with pytest.raises(InvalidInput, match="recipe"):
+        with pytest.raises(InvalidInput, match="classes=7"):
             await bench.create(other, "next")
         assert [run.run_id for run in bench.runs.list()] == ["run"]

@@ -59,7 +59,7 @@ def test_several_addresses_must_be_numbers_of_one_kind(addresses: str, complaint
 
 
 def test_ipv6_without_brackets_is_refused_with_the_remedy() -> None:
-    with pytest.raises(InvalidInput, match=r"brackets around an IPv6 host: \[::1\]:7401"):
+    with pytest.raises(InvalidInput, match=r"\[::1\]:7401"):
         split_address("::1:7401")
 
 
@@ -78,5 +78,5 @@ def test_an_address_of_another_machine_is_refused_by_setting() -> None:
 
 
 def test_a_host_that_does_not_resolve_is_refused_by_setting() -> None:
-    with pytest.raises(ConfigurationError, match=r"cannot listen on no\.invalid:0: .*HFMDS_LISTEN"):
+    with pytest.raises(ConfigurationError, match=r"no\.invalid:0.*HFMDS_LISTEN"):
         bound_socket("no.invalid:0", "HFMDS_LISTEN")

@@ -197,7 +197,7 @@ def test_files_that_cannot_be_used_are_named(fleet: FleetCertificates, wrong: st
 def test_a_device_speaks_for_itself_only() -> None:
     camera = Identity(Kind.DEVICE, "camera")
     require_own(camera, coordinator_pb2.CheckInRequest(device_id="camera"))
-    with pytest.raises(NotAllowed, match="device camera may not speak for device phone"):
+    with pytest.raises(NotAllowed, match=r"camera .*device phone"):
         require_own(camera, coordinator_pb2.CheckInRequest(device_id="phone"))
     with pytest.raises(NotAllowed):
         require_own(camera, coordinator_pb2.CheckInRequest())

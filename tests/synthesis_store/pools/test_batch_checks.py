@@ -48,12 +48,12 @@ def test_a_full_batch_fits() -> None:
 
 def test_shares_of_other_classes_are_refused() -> None:
     other = replace(MIXTURES.model, classes=4)
-    with pytest.raises(InvalidInput, match=r"batch b: class shares are of 4 classes, .* has 5"):
+    with pytest.raises(InvalidInput, match=r"4 classes, .* 5"):
         require_fit(make_mixtures(0, model=other), MIXTURES, "batch b")
 
 
 def test_shares_must_be_there_in_a_pool_of_mixtures_and_only_there() -> None:
-    with pytest.raises(InvalidInput, match=r"batch b: it has no class .* only .* with them"):
+    with pytest.raises(InvalidInput, match="batch b: it has no class"):
         require_fit(make_batch(0), MIXTURES, "batch b")
     with pytest.raises(InvalidInput, match="batch b: it has class shares"):
         require_fit(make_mixtures(0), SPEC, "batch b")
@@ -179,7 +179,7 @@ def test_a_pool_that_reports_or_drops_takes_the_batch(action: str) -> None:
 def test_a_batch_of_another_model_is_refused() -> None:
     require_weights(None, SPEC, "batch b")
     require_weights(SPEC.weights, SPEC, "batch b")
-    with pytest.raises(OtherWeights, match=r"batch b: it was made with weights .* of round 4"):
+    with pytest.raises(OtherWeights, match=r"batch b.*round 4"):
         require_weights(digest_of(b"w^3"), SPEC, "batch b")
 
 

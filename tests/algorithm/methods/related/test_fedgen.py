@@ -267,13 +267,13 @@ def test_the_same_updates_give_the_same_generator_and_another_round_another():
 
 def test_an_update_without_class_counts_is_refused_by_its_devices_name():
     without = Update("b", weights(2), samples=3, loss=1.0)
-    with pytest.raises(InvalidInput, match=r"device 'b' .*missing \['fedgen/label_counts'\]"):
+    with pytest.raises(InvalidInput, match=r"device 'b' .*fedgen/label_counts"):
         METHOD.aggregate(1, START, [UPDATES[0], without])
 
 
 @pytest.mark.parametrize("counts", [[4, -1, 1], [0, 0, 0]])
 def test_class_counts_that_cannot_be_are_refused_by_their_devices_name(counts: list[int]):
-    with pytest.raises(InvalidInput, match=r"device 'b': its class counts must not be negative"):
+    with pytest.raises(InvalidInput, match=r"device 'b'.*negative"):
         METHOD.aggregate(1, START, [UPDATES[0], update("b", 2, counts)])
 
 

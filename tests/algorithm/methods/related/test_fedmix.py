@@ -203,6 +203,6 @@ def test_leakage_is_measured_against_an_averaged_and_the_nearest_image():
 
 
 def test_a_device_with_too_few_images_is_refused():
-    with pytest.raises(InvalidInput, match=r"has 1 images, too few to hide one in an average of 2"):
+    with pytest.raises(InvalidInput, match="average of 2"):
         averages(images(1))
     assert len(averages(images(2))) == 1
