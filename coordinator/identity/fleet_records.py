@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from functools import partial
 
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
@@ -27,6 +27,8 @@ class FleetRecords:
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self._engine = engine
         self.now = clock
+        self.reading = partial(reading, engine)
+        self.transaction = partial(transaction, engine)  # one at a time, over all coordinators
         with transaction(engine) as session:
             row = session.get(FleetRow, _THE_FLEET)
             if row is None:
@@ -38,14 +40,6 @@ class FleetRecords:
                 session.add(row)
             self.nonce_key = row.nonce_key
             self.log_id = row.log_id
-
-    def reading(self) -> AbstractContextManager[Session]:
-        """Around statements that only read."""
-        return reading(self._engine)
-
-    def transaction(self) -> AbstractContextManager[Session]:
-        """Around statements that write; no other coordinator writes at the same time."""
-        return transaction(self._engine)
 
     def append(self, session: Session, kind: EventKind, **details: object) -> None:
         """Within a transaction: write an event to the fleet's log."""
