@@ -167,7 +167,7 @@ async def test_logging_in_and_out(tmp_path: Path) -> None:
     tokens = TokensInMemory()
 
     async with (
-        web_bench(tmp_path, tls=server, holder=tokens) as bench,
+        web_bench(tmp_path, tls=server, find_admin=tokens) as bench,
         browser(tmp_path, "--ignore-certificate-errors") as page,
     ):
         await page.open(bench.server.address)
