@@ -48,7 +48,10 @@ from hfmds.domain.tasks import (
     UpdateReport,
 )
 from hfmds.errors import HfmdsError, Unavailable
+from hfmds.service.client.peer import Peer
+from hfmds.service.monitoring.rpc_metrics import RpcMetrics
 from hfmds.service.security.revocation_gate import Gate
+from hfmds.service.server.server import GrpcServer
 from hfmds.storage.database import open_database
 from hfmds.wire.tensors import StoredWeights, encode_weights
 from tests.support.databases import database_of
@@ -364,3 +367,15 @@ async def model_after(bench: Workbench, round_number: int, run_id: str = "run") 
     models = bench.app.admin.models
     chunks = [chunk async for chunk in models.download(run_id, round_number)]
     return b"".join(chunks)
+
+
+@asynccontextmanager
+async def served(bench: Workbench) -> AsyncIterator[Peer]:
+    """Serve the API of a workbench for devices on loopback."""
+    server = GrpcServer("127.0.0.1:0", RpcMetrics("coordinator", CollectorRegistry()))
+    bench.servicer().add_to(server)
+    await server.start()
+    try:
+        yield Peer("coordinator", server.address, "HFMDS_COORDINATOR")
+    finally:
+        await server.stop(0)

@@ -46,12 +46,6 @@ from tests.edge_client.fakes import (
 )
 from tests.support.still_images import StillImages
 
-
-@pytest.fixture
-def device(tmp_path: Path) -> Device:
-    return Device(tmp_path)
-
-
 # --- successful work ------------------------------------------------------------------------------
 
 

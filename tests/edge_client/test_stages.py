@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +17,6 @@ from hfmds.errors import (
     WrongState,
 )
 from tests.edge_client.fakes import STORE, Device, unavailable
-
-
-@pytest.fixture
-def device(tmp_path: Path) -> Device:
-    return Device(tmp_path)
 
 
 async def test_a_long_stage_is_reported(device: Device) -> None:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry
 
 from hfmds.domain.digest import Digest
 from hfmds.domain.learning import Traffic
 from hfmds.domain.tasks import Assignment, UpdateReport
 from hfmds.errors import InvalidInput, TooLate
-from hfmds.service.client.peer import Peer
-from hfmds.service.monitoring.rpc_metrics import RpcMetrics
-from hfmds.service.server.server import GrpcServer
 from hfmds.storage.blobs import FolderBlobs
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.tensors import encode_weights
-from tests.coordinator.workbench import PROFILE, Workbench, make_spec, workbench
+from tests.coordinator.workbench import PROFILE, Workbench, make_spec, served, workbench
 
 
 class Scene:
@@ -48,17 +43,6 @@ class Scene:
     def accepted(self) -> int:
         (device,) = self.bench.devices()
         return device.accepted_tasks
-
-
-@asynccontextmanager
-async def served(bench: Workbench) -> AsyncIterator[Peer]:
-    server = GrpcServer("127.0.0.1:0", RpcMetrics("coordinator", CollectorRegistry()))
-    bench.servicer().add_to(server)
-    await server.start()
-    try:
-        yield Peer("coordinator", server.address, "HFMDS_COORDINATOR")
-    finally:
-        await server.stop(0)
 
 
 @pytest.fixture

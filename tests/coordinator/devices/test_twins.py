@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from hfmds.service.client.peer import Peer
-from hfmds.service.monitoring.rpc_metrics import RpcMetrics
-from hfmds.service.server.server import GrpcServer
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
-from tests.coordinator.workbench import PROFILE, Workbench, workbench
+from tests.coordinator.workbench import PROFILE, served, workbench
 
 RUN_WITH_ONE_ID = "several devices run with the id a"
 
@@ -73,14 +68,3 @@ async def test_two_programs_with_one_id_are_detected_over_the_wire(tmp_path: Pat
         finally:
             await first.close()
             await second.close()
-
-
-@asynccontextmanager
-async def served(bench: Workbench) -> AsyncIterator[Peer]:
-    server = GrpcServer("127.0.0.1:0", RpcMetrics("coordinator", CollectorRegistry()))
-    bench.servicer().add_to(server)
-    await server.start()
-    try:
-        yield Peer("coordinator", server.address, "HFMDS_COORDINATOR")
-    finally:
-        await server.stop(0)

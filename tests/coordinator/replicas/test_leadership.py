@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from sqlalchemy import Engine, select, update
 
 from coordinator.records.rounds import RoundRecords
 from coordinator.records.runs import RunRecords
-from coordinator.records.tables import Base, LeadershipRow, RoundRow
+from coordinator.records.tables import LeadershipRow, RoundRow
 from coordinator.replicas.leadership import Attempt, Deposed, LeaseRecords, Term
-from hfmds.storage.database import opened_database, reading, transaction
+from hfmds.storage.database import reading, transaction
 from tests.coordinator.workbench import make_spec
-
-
-@pytest.fixture
-def engine(postgres_url: str) -> Iterator[Engine]:
-    with opened_database(postgres_url) as engine:
-        Base.metadata.create_all(engine)
-        yield engine
 
 
 def lease(engine: Engine, holder: str) -> LeaseRecords:

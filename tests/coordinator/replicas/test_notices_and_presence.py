@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from sqlalchemy import Engine
 
 from coordinator.devices.registry import Registry
-from coordinator.records.tables import Base
 from coordinator.replicas.notices import Notices, SharedNotices, Topic
 from coordinator.replicas.presence import Presence
-from hfmds.storage.database import opened_database
 from tests.coordinator.workbench import PROFILE
 
 AWAY_SECONDS = 90.0
 WAIT_SECONDS = 30.0
-
-
-@pytest.fixture
-def engine(postgres_url: str) -> Iterator[Engine]:
-    with opened_database(postgres_url) as engine:
-        Base.metadata.create_all(engine)
-        yield engine
 
 
 class Board:

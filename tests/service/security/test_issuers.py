@@ -37,11 +37,6 @@ SERVER = Identity(Kind.SERVICE, "tester")
 ADMINS = (Kind.OWNER, Kind.OPERATOR, Kind.VIEWER)
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> FleetCertificates:
-    return FleetCertificates.create(tmp_path)
-
-
 async def ask(server: TlsFiles, caller: TlsFiles) -> bytes:
     """Call a method that is for every party of the fleet."""
     async with running(tls=server, access={"Unary": ANYONE}) as probe:

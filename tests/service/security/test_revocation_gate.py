@@ -30,11 +30,6 @@ FOR_EVER = 2**40
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 
-@pytest.fixture
-def fleet(tmp_path: Path) -> FleetCertificates:
-    return FleetCertificates.create(tmp_path)
-
-
 def serial(files: TlsFiles) -> str:
     return read_own_certificate(files.certificate.read_bytes()).serial
 

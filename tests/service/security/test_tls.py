@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,11 +36,6 @@ from tests.service.loopback import Stub, running
 from tests.support.fleet_certificates import DAY, LOCAL, FleetCertificates
 
 PROBE = {"Unary": OPERATOR, "Download": DEVICE, "Upload": DEVICE, "Abort": VIEWER, "Wait": ANYONE}
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> FleetCertificates:
-    return FleetCertificates.create(tmp_path)
 
 
 def new_authority() -> Authority:

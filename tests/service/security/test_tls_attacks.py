@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,11 +27,6 @@ from tests.service.loopback import Running, running
 from tests.service.raw_http2 import PREFACE, connected, is_closed, settings
 from tests.service.security.test_tls import PROBE, ask, unary
 from tests.support.fleet_certificates import DAY, FleetCertificates
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> FleetCertificates:
-    return FleetCertificates.create(tmp_path)
 
 
 async def serving(fleet: FleetCertificates, visit: Callable[[Running], Any]) -> Any:
