@@ -293,17 +293,13 @@ def all_transitions(program: str) -> list[str]:
     return [name for file in files for name in transitions_in(ast.parse(file.read_text()))]
 
 
-_COMMITTING = {"transaction", "changing"}
-
-
 def transitions_in(module: ast.Module) -> Iterator[str]:
     """Return the functions of one module that commit changes, named as `_behind` names them."""
     functions = dict(_functions(module, ""))
     found = {
         committing
         for qualified, function in functions.items()
-        if _calls(function, _COMMITTING)
-        and function.name not in _COMMITTING  # it passes a transaction on, and its caller commits
+        if _calls(function, {"transaction", "changing"})
         for committing in _served(functions, qualified) or {qualified}
     }
     return (qualified for qualified in functions if qualified in found)
