@@ -114,7 +114,10 @@ class Clock:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on an event loop of its own, also within an asynchronous test."""
+    """Run a coroutine on an event loop of its own, also within an asynchronous test.
+
+    The state machine of Hypothesis has synchronous rules only.
+    """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, work).result()
 

@@ -433,7 +433,7 @@ async def test_a_store_that_stops_waits_for_the_seal_under_way(tmp_path: Path) -
     sealing = asyncio.create_task(asyncio.to_thread(store.seal, a=batch))  # as housekeeping does
     await asyncio.to_thread(blobs.asked.wait)
     closing = asyncio.create_task(servicer.aclose())
-    await asyncio.sleep(0)  # it has begun
+    await asyncio.sleep(0.01)  # a store that does not wait ends now
     assert not closing.done()
     blobs.readable.set()
     await closing
