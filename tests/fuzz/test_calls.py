@@ -18,7 +18,6 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.api.admin_service import AdminServicer
 from coordinator.api.fleet_service import EnrolmentServicer, FleetServicer, RenewalServicer
 from coordinator.identity.revocation_sync import RevocationSync
 from hfmds.domain.digest import digest_of
@@ -76,8 +75,11 @@ class NoStore:
         return version
 
 
-async def no_dismissal(device_id: str) -> None:
-    pass
+class NoDevices:
+    """Sends no device away."""
+
+    async def leave(self, device_id: str) -> None:
+        pass
 
 
 class Servers:
@@ -100,16 +102,15 @@ class Servers:
         await bench.create(make_spec(lease_seconds=600))
         task = await bench.check_in("device")
         office = await asyncio.to_thread(Office, folders("office"), issuer=new_issuer())
-        revocations = RevocationSync(
-            office.fleet, office.members, office.tokens, Gate(), NoStore(), no_dismissal
-        )
+        books = office.fleet, office.members, office.tokens
+        revocations = RevocationSync(*books, Gate(), NoStore())
         store = await asyncio.to_thread(self._store, folders("store"))
         for servicer in (
             bench.servicer(),
-            AdminServicer(bench.runs, bench.operations),
+            bench.app.admin,
             EnrolmentServicer(office.enrolment),
             RenewalServicer(office.enrolment),
-            FleetServicer(office.tokens, office.members, office.enrolment, revocations),
+            FleetServicer(office.tokens, office.members, office.issuer, revocations, NoDevices()),
             new_servicer(store),
         ):
             self.methods |= {n: getattr(servicer, n) for n in METHODS if hasattr(servicer, n)}
