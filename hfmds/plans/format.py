@@ -1,7 +1,7 @@
 """A plan: the steps that a device computes, as ONNX graphs, so that the device needs no torch.
 
 A plan is one safetensors file. Each graph is a uint8 tensor of the graph's name, and the header
-holds the manifest as JSON. A plan belongs to a model and holds no weights. Writing is
+holds the manifest as JSON. A plan belongs to a model and a method. It holds no weights. Writing is
 deterministic: equal plans have equal digests. docs/plans.md lists the inputs and outputs of each
 graph. This module imports no torch and runs no graph.
 """
