@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import sqrt
+from typing import assert_never
 
 import numpy as np
 
@@ -74,6 +75,8 @@ def combine(
         every = list(arriving())
         _require_enough(every, settings)
         match settings.rule:
+            case "mean":
+                combined = rules.mean(every, weights, names, settings.weighting)
             case "median":
                 combined = rules.median(every, weights, names)
             case "trimmed_mean":
@@ -82,8 +85,8 @@ def combine(
             case "multi_krum":
                 chosen = rules.multi_krum(every, weights, learned, settings)
                 combined = rules.mean(chosen, weights, names)
-            case _:
-                combined = rules.mean(every, weights, names, settings.weighting)
+            case unknown:
+                assert_never(unknown)
     stepped, state = server_step(settings, weights, combined, learned, server_state or {})
     loss = 0.0
     for update in chosen:  # the bits of sum() depend on the version of Python

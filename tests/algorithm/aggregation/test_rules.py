@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from hfmds.algorithm.aggregation import rules
 from hfmds.algorithm.aggregation.aggregation import combine
 from hfmds.domain.learning import Update, Weights
-from hfmds.domain.recipe import AggregationRecipe
+from hfmds.domain.recipe import RULES, AggregationRecipe
 from hfmds.errors import Diverged, WrongState
 
 SHAPES = {"a": (3, 5), "b": (), "c": (7,)}
@@ -35,6 +36,24 @@ def updates_of(many: list[Weights]) -> list[Update]:
 
 def column(many: list[Weights], name: str, index: int) -> list[float]:
     return [float(weights[name].reshape(-1)[index]) for weights in many]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_of_the_domain_is_computed_and_keeps_equal_updates(rule: Any) -> None:
+    like = drawn(np.random.default_rng(0))
+    settings = AggregationRecipe(rule=rule)
+    many = [like] * max(settings.least_devices, 3)
+    result = combine(settings, like, updates_of(many), list(SHAPES))
+    for name in SHAPES:
+        np.testing.assert_allclose(result.weights[name], like[name], rtol=1e-6)
+
+
+def test_a_rule_that_nobody_has_written_fails() -> None:
+    settings = AggregationRecipe()
+    object.__setattr__(settings, "rule", "seance")
+    like = drawn(np.random.default_rng(0))
+    with pytest.raises(AssertionError):
+        combine(settings, like, updates_of([like]), list(SHAPES))
 
 
 @pytest.mark.parametrize("devices", [1, 2, 5, 8])
