@@ -40,6 +40,7 @@ from hfmds.service.status import STATUS_OF
 from synthesis_store.monitoring.inventory import Inventory
 from synthesis_store.monitoring.inventory_metrics import InventoryMetrics
 from synthesis_store.monitoring.metrics import StoreMetrics
+from synthesis_store.pools.refused_batches import REFUSAL_REASONS
 from synthesis_store.settings import StoreSettings
 
 FOLDER = Path(__file__).parent
@@ -162,7 +163,7 @@ def coordinator() -> CollectorRegistry:
 def store() -> CollectorRegistry:
     """What the synthesis store exports besides."""
     registry = CollectorRegistry()
-    StoreMetrics(registry)
+    StoreMetrics(registry, REFUSAL_REASONS)
     InventoryMetrics(Inventory, registry).refresh()
     return registry
 

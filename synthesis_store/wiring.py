@@ -31,6 +31,7 @@ from synthesis_store.monitoring.inventory_metrics import InventoryMetrics
 from synthesis_store.monitoring.metrics import StoreMetrics
 from synthesis_store.pools.pool_records import PoolRecords
 from synthesis_store.pools.pools import Pools
+from synthesis_store.pools.refused_batches import REFUSAL_REASONS
 from synthesis_store.retention.data_retention import DataRetention
 from synthesis_store.retention.housekeeping import Housekeeper
 from synthesis_store.retention.snapshot_retention import SnapshotRetention
@@ -97,7 +98,7 @@ def build(
 ) -> StoreApp:
     """Build the store on its database and its content, and finish what a crash interrupted."""
     content = Content(blobs, Staging(settings.data_dir / "uploads", settings.max_blob_bytes))
-    metrics = StoreMetrics(registry)
+    metrics = StoreMetrics(registry, REFUSAL_REASONS)
     identity = StoreIdentity(engine, blobs)
     events = StoreEvents(engine, identity.log_id, now)
     grace = timedelta(seconds=settings.orphan_grace_seconds)

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter
 
 from hfmds.domain.histograms import LeakageHistograms
 from hfmds.domain.pools import Snapshot
 from synthesis_store.monitoring.leakage_metrics import LeakageMetrics
-
-REFUSAL_REASONS = (
-    "malformed",
-    "leakage",
-    "other_weights",
-    "corrupt",
-    "limit",
-    "sealed",
-    "not_allowed",
-    "unknown_pool",
-    "offset",
-    "other",
-)
-"""Why the store refuses batches: the values of a label."""
 
 
 class StoreMetrics:
@@ -29,7 +17,7 @@ class StoreMetrics:
     `rpc_metrics` counts calls, and `InventoryMetrics` shows what is stored.
     """
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, refusal_reasons: Iterable[str]) -> None:
         self.accepted_samples = Counter(
             "hfmds_store_accepted_samples_total",
             "Samples in the batches accepted into pools.",
@@ -60,7 +48,7 @@ class StoreMetrics:
             registry=registry,
         )
         # Series exist, with 0, before the first event.
-        for reason in REFUSAL_REASONS:
+        for reason in refusal_reasons:
             self.refused_batches.labels(reason)
         for fate in ("left out", "kept"):
             self.near_duplicate_samples.labels(fate)
@@ -79,5 +67,5 @@ class StoreMetrics:
         self.near_duplicate_samples.labels("kept").inc(snapshot.near_duplicates - dropped)
 
     def count_refusal(self, reason: str) -> None:
-        """Count a refused batch under one of REFUSAL_REASONS."""
+        """Count a refused batch under one of the reasons."""
         self.refused_batches.labels(reason).inc()

@@ -88,6 +88,10 @@ class TargetPool:
     has_batch: bool  # whether that is the batch in question
 
 
+class PoolFull(LimitExceeded):
+    """A pool has no room for the samples of another batch."""
+
+
 class PoolRecords:
     """The rows of pools and their batches."""
 
@@ -407,7 +411,7 @@ def _live_run(session: Session, run_id: str) -> RunReferenceRow:
 def _require_room(pool_id: str, totals: BatchTotals, policy: PoolPolicy) -> None:
     limit = policy.max_pool_samples
     if limit and totals.samples > limit:
-        raise LimitExceeded(
+        raise PoolFull(
             f"pool {pool_id}: it would have {totals.samples} samples with this batch, but it "
             f"accepts {limit}; to accept more, set pool.max_pool_samples of the run"
         )

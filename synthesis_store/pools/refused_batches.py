@@ -19,7 +19,7 @@ from hfmds.errors import (
 )
 from synthesis_store.monitoring.metrics import StoreMetrics
 from synthesis_store.pools.batch_checks import OtherWeights
-from synthesis_store.pools.pool_records import PoolRecords
+from synthesis_store.pools.pool_records import PoolFull, PoolRecords
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +29,20 @@ _REASONS: dict[type[HfmdsError], str] = {
     OtherWeights: "other_weights",
     CorruptData: "corrupt",
     LimitExceeded: "limit",
+    PoolFull: "pool_full",
     TooLate: "sealed",
     NotAllowed: "not_allowed",
     NotFound: "unknown_pool",
     WrongState: "offset",
+    HfmdsError: "other",
 }
+"""Why the store refuses batches. An error counts under the nearest of its classes."""
+REFUSAL_REASONS = tuple(_REASONS.values())
+
+
+def reason_of(error: HfmdsError) -> str:
+    """Return the reason under which an error counts."""
+    return next(_REASONS[kind] for kind in type(error).__mro__ if kind in _REASONS)
 
 
 class RefusedBatches:
@@ -47,7 +56,7 @@ class RefusedBatches:
 
     def add(self, pool_id: str, error: HfmdsError) -> None:
         """Count one refused batch."""
-        reason = _REASONS.get(type(error), "other")
+        reason = reason_of(error)
         self._metrics.count_refusal(reason)
         log.info("batch refused", extra={"reason": str(error)})
         if isinstance(error, TooMuchLeakage):

@@ -18,6 +18,7 @@ from synthesis_store.monitoring.inventory_metrics import InventoryMetrics
 from synthesis_store.monitoring.leakage_metrics import statistics_of
 from synthesis_store.monitoring.metrics import StoreMetrics
 from synthesis_store.pools.pool_records import BatchKey
+from synthesis_store.pools.refused_batches import REFUSAL_REASONS
 from tests.synthesis_store.examples import SPEC, Store, chunks_of, make_batch
 
 
@@ -100,7 +101,7 @@ def test_of_many_classes_a_hundred_are_shown_and_the_others_together(tmp_path: P
 
 def test_series_exist_with_0_before_the_first_event() -> None:
     registry = CollectorRegistry()
-    StoreMetrics(registry)
+    StoreMetrics(registry, REFUSAL_REASONS)
     InventoryMetrics(Inventory, registry).refresh()
     assert set(series(registry, "hfmds_store_refused_batches_total").values()) == {0}
     assert series(registry, "hfmds_store_near_duplicate_samples_total") == {
@@ -202,7 +203,7 @@ def test_while_the_database_is_away_the_rest_is_shown() -> None:
             raise Unavailable("the database is away")
         return Inventory()
 
-    StoreMetrics(registry)
+    StoreMetrics(registry, REFUSAL_REASONS)
     inventory = InventoryMetrics(read, registry)
     inventory.refresh()
     assert registry.get_sample_value("hfmds_store_content_bytes") == 0

@@ -17,11 +17,11 @@ from hfmds.domain.histograms import histograms_of
 from hfmds.domain.learning import SyntheticBatch
 from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.pools import PoolState
-from hfmds.errors import InvalidInput, LimitExceeded, NotAllowed, WrongState
+from hfmds.errors import InvalidInput, NotAllowed, WrongState
 from hfmds.storage.blobs import CHUNK_BYTES
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.pools.batch_checks import OtherWeights
-from synthesis_store.pools.pool_records import BatchKey
+from synthesis_store.pools.pool_records import BatchKey, PoolFull
 from tests.synthesis_store.examples import SPEC, Store, chunks_of, make_batch, same
 
 
@@ -91,8 +91,9 @@ def test_a_replaced_batch_leaves_the_totals(store: Store) -> None:
     store.put("b", measured(3, 11, 12), "pool-2")
     status = store.pools.status("pool-2")
     assert status.leakage.psnr_paired == histograms_of(measured(0, 10, 11, 12)).psnr_paired
-    with pytest.raises(LimitExceeded, match="it would have 4 samples"):
+    with pytest.raises(PoolFull, match="it would have 4 samples"):
         store.put("a", measured(4, 9, 9), "pool-2")
+    assert store.metric("refused_batches_total", reason="pool_full") == 1
     assert store.pools.status("pool-2") == status
 
 

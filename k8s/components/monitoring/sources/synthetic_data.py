@@ -234,7 +234,8 @@ def _pools(made: Dashboard) -> None:
         lines(
             "Refused batches, by reason",
             "`leakage`: devices of an older version do not withhold, or lie. `sealed`: too "
-            "late, which is normal. `limit`: the pool is full. The store's log names the fault.",
+            "late, which is normal. `pool_full`: the pool has all samples that the run lets it "
+            "have. `limit`: the batch is too large. The store's log names the fault.",
             query(
                 "sum by (reason) (increase(hfmds_store_refused_batches_total[$window]))",
                 "{{reason}}",
