@@ -161,7 +161,7 @@ def _passing(
     ]
     assert passing, f"no scenario passes through {transition}; make one do so"
     times = passing[0].journals[program].done.count(transition)
-    if transition == "ExclusionRecords.replace":  # a varying number
+    if transition == "ExclusionList.replace":  # a varying number
         times = 1
     occurrences = {1, (times + 1) // 2, times}
     if transition == "TaskRecords.renew":  # slow devices renew more often
