@@ -12,7 +12,9 @@ torch's own float32 step is from float64 on the same state.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -57,14 +59,15 @@ def check(graph: Graph, step: Step, reference: Step, model: ModelSpec, what: str
     """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
+    options.enable_cpu_mem_arena = False  # return memory between runs
     options.log_severity_level = 3  # errors only: it warns of constants that it does not fold
     session = onnxruntime.InferenceSession(graph.onnx, options, providers=["CPUExecutionProvider"])
     for batch in _BATCHES:
         if not _accepts(reference, _ordinary(graph, model, batch, 0), batch):
             continue
         for draw_state in (_ordinary, _still):
-            states = (draw_state(graph, model, batch, seed) for seed in range(_DRAWS))
-            if difference := _difference(session, step, reference, states):
+            draw = partial(draw_state, graph, model, batch)
+            if difference := _difference(session, step, reference, draw):
                 raise CorruptData(
                     f"{what} differs from torch with {batch} images: {difference}; it is not "
                     "used. Try other versions of torch and onnxruntime on the coordinator, or "
@@ -83,34 +86,64 @@ def _accepts(reference: Step, state: Arrays, batch: int) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """How far a graph and float32 torch are from the reference, in one state."""
+
+    fault: str = ""  # why the graph has no error: it failed, or an output has a wrong shape
+    error: float = 0.0
+    output: str = ""  # the one with the largest error
+    torch_error: float = 0.0
+
+
 def _difference(
-    session: onnxruntime.InferenceSession, step: Step, reference: Step, states: Iterable[Arrays]
+    session: onnxruntime.InferenceSession,
+    step: Step,
+    reference: Step,
+    draw_state: Callable[[int], Arrays],
 ) -> str | None:
-    """Describe how the graph differs from the reference in all states; None: it does not."""
-    errors: list[tuple[float, str]] = []
-    torch_error = 0.0
-    for state in states:
-        expected = _computed(reference, state, torch.float64)
-        try:
-            results = session.run(list(expected), dict(state))
-        except Exception as error:  # noqa: BLE001  # the caller reports every failure alike
-            return f"onnxruntime fails: {error}"
-        outputs = dict(zip(expected, results, strict=True))
-        for name, values in expected.items():
-            if outputs[name].shape != values.shape:
-                shapes = list(outputs[name].shape), list(values.shape)
-                return f"{name} is {shapes[0]}, in torch {shapes[1]}"
-        errors.append(_largest_error(outputs, expected))
-        if errors[-1][0] <= TOLERANCE:
+    """Describe how the graph differs from the reference in all drawn states; None: it does not."""
+    comparisons: list[_Comparison] = []
+    for seed in range(_DRAWS):
+        comparison = _compare(session, step, reference, draw_state(seed))
+        if comparison.fault:
+            return comparison.fault
+        if comparison.error <= TOLERANCE:
             return None
-        for rounded in _rounded(state):
-            outputs_of_torch = _computed(step, rounded, torch.float32)
-            torch_error = max(torch_error, _largest_error(outputs_of_torch, expected)[0])
-    least, name = min(errors)
+        comparisons.append(comparison)
+    closest = min(comparisons, key=lambda comparison: comparison.error)
+    torch_error = max(comparison.torch_error for comparison in comparisons)
     allowed = max(TOLERANCE, _TIMES_TORCH * torch_error)
-    if least <= allowed:
+    if closest.error <= allowed:
         return None
-    return f"{name} is {least:.2g} of its largest value apart, more than {allowed:.2g}"
+    return (
+        f"{closest.output} is {closest.error:.2g} of its largest value apart, "
+        f"more than {allowed:.2g}"
+    )
+
+
+def _compare(
+    session: onnxruntime.InferenceSession, step: Step, reference: Step, state: Arrays
+) -> _Comparison:
+    """Compare in one state. The arrays of large networks take gigabytes, and end with the call."""
+    expected = _computed(reference, state, torch.float64)
+    try:
+        outputs = dict(zip(expected, session.run(list(expected), dict(state)), strict=True))
+    except Exception as failure:  # noqa: BLE001  # the caller reports every failure alike
+        return _Comparison(fault=f"onnxruntime fails: {failure}")
+    for name, values in expected.items():
+        if outputs[name].shape != values.shape:
+            shapes = list(outputs[name].shape), list(values.shape)
+            return _Comparison(fault=f"{name} is {shapes[0]}, in torch {shapes[1]}")
+    error, output = _largest_error(outputs, expected)
+    if error <= TOLERANCE:
+        return _Comparison("", error, output)
+    del outputs
+    torch_error = max(
+        _largest_error(_computed(step, rounded, torch.float32), expected)[0]
+        for rounded in _rounded(state)
+    )
+    return _Comparison("", error, output, torch_error)
 
 
 def _computed(step: Step, state: Arrays, dtype: torch.dtype) -> dict[str, NDArray[Any]]:
@@ -138,14 +171,16 @@ def _rounded(state: Arrays) -> Iterator[Arrays]:
     for seed in range(_ROUNDINGS - 1):
         random = np.random.default_rng(seed)
         yield {
-            name: np.asarray(
-                np.nextafter(array, np.where(random.random(array.shape) < 0.5, -np.inf, np.inf)),
-                array.dtype,
-            )
+            name: np.nextafter(array, _infinities(array.shape, random))
             if array.dtype == np.float32 and array.ndim
             else array
             for name, array in state.items()
         }
+
+
+def _infinities(shape: tuple[int, ...], random: np.random.Generator) -> NDArray[np.float32]:
+    """Draw a direction for each number, up or down."""
+    return np.where(random.random(shape, np.float32) < 0.5, np.float32(-np.inf), np.float32(np.inf))
 
 
 def _ordinary(graph: Graph, model: ModelSpec, batch: int, seed: int) -> dict[str, NDArray[Any]]:
