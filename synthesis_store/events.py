@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from hfmds.event_chain import Event
-from hfmds.storage.database import reading
+from hfmds.storage.database import read_session
 from hfmds.storage.event_log import add_event, read_events
 from synthesis_store.tables import StoreEventRow
 
@@ -54,5 +54,5 @@ class StoreEvents:
 
     def list(self, after: int, limit: int) -> list[Event]:
         """Return at most `limit` events after a sequence number, in order."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return read_events(session, StoreEventRow, self.log_id, after, limit)

@@ -12,7 +12,7 @@ from coordinator.devices.registry import Registry, profile_of
 from coordinator.records.device_work import DeviceWork
 from coordinator.records.tables import DeviceRow
 from hfmds.domain.devices import Device, DeviceState
-from hfmds.storage.database import reading
+from hfmds.storage.database import read_session
 
 _MAX_QUERY_DEVICES = 1000  # a statement takes only so many parameters
 
@@ -30,7 +30,7 @@ class DeviceList:
         """Count the devices by state."""
         seen, leases = self._registry.seen(), self._work.leases(self._clock())
         here = {device_id for device_id, device in seen.items() if device.is_here}
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             device_ids = session.scalars(select(DeviceRow.device_id))
             return dict(Counter(_state(d in here, d in leases) for d in device_ids))
 
@@ -40,7 +40,7 @@ class DeviceList:
         rows_behind = select(DeviceRow).order_by(DeviceRow.device_id).limit(most)
         if after:
             rows_behind = rows_behind.where(DeviceRow.device_id > after)
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             rows = session.scalars(rows_behind).all()
         leases, device_ids = self._work.leases(self._clock()), [row.device_id for row in rows]
         tallies: dict[str, tuple[int, int]] = {}

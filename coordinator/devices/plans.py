@@ -22,7 +22,7 @@ from hfmds.domain.digest import Digest
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.plans.format import PlanSpec
 from hfmds.plans.plan_library import plan_key
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import read_session, write_session
 from hfmds.storage.locations import BlobsLocation
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,7 @@ class Plans:
         with self._lock:
             if key in self._known:
                 return self._known[key]
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             row = session.get(PlanRow, key)
             plan = Digest(row.sha256, row.size_bytes) if row else None
         if plan is None or not self.blobs.contains(plan):
@@ -171,7 +171,7 @@ class Plans:
     def _keep(self, key: str, data: bytes) -> Digest:
         plan = self.blobs.put_bytes(data)
         used_at = {**self._used_at, key: self._clock()}
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             row = PlanRow(key=key, sha256=plan.sha256, size_bytes=plan.size_bytes, used_at=0.0)
             session.merge(row)
             for used in session.scalars(select(PlanRow).where(PlanRow.key.in_(used_at))):

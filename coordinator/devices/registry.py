@@ -19,7 +19,7 @@ from sqlalchemy import Engine, select
 from coordinator.records.tables import DeviceRow
 from coordinator.replicas.notices import Notices, Topic
 from hfmds.domain.devices import DeviceProfile, Eligibility
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import read_session, write_session
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ class Registry:
             }
         if not unrecorded:
             return
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             rows = session.scalars(select(DeviceRow).where(DeviceRow.device_id.in_(unrecorded)))
             before = {row.device_id: profile_of(row) for row in rows}
         changed = {
@@ -214,7 +214,7 @@ class Registry:
             if device_id not in before or not _same_but_for_memory(before[device_id], profile)
         }
         if changed:
-            with transaction(self._engine) as session:
+            with write_session(self._engine) as session:
                 for device_id, profile in changed.items():
                     session.merge(self._row(device_id, profile))
         with self._lock:

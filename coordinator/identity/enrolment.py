@@ -52,12 +52,12 @@ class DeviceEnrolment:
         self._nonces.require(nonce)
         request = Request(csr)
         request.require_signature(nonce, signature)
-        with self._fleet.reading() as session:  # so that strangers never block writers
+        with self._fleet.read_session() as session:  # so that strangers never block writers
             if token:
                 self._tokens.enrolling(session, token)
             else:
                 self._device_of_key(session, wished_id, request.key_sha256)
-        with self._fleet.transaction() as session:
+        with self._fleet.write_session() as session:
             self._nonces.spend(session, nonce)
             if token:
                 row = self._device_of_token(session, token, wished_id, request.key_sha256)
@@ -77,7 +77,7 @@ class DeviceEnrolment:
                 f"the csr has another key than the certificate; a device gets another key by a "
                 f"token: hfmds pki enrol-token --device {device_id}"
             )
-        with self._fleet.transaction() as session:
+        with self._fleet.write_session() as session:
             row = member(session, device_id)
             if row.revoked:
                 raise _revoked(device_id)

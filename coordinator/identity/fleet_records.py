@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from coordinator.records.events import append_fleet_event
 from coordinator.records.tables import FleetRow
 from hfmds.domain.administration.events import EventKind
-from hfmds.storage.database import looking, reading, transaction
+from hfmds.storage.database import read_connection, read_session, write_session
 
 _THE_FLEET = 1  # id of the only row in its table
 _CHANGES = select(FleetRow.changes).where(FleetRow.fleet_id == _THE_FLEET)
@@ -27,9 +27,9 @@ class FleetRecords:
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self._engine = engine
         self.now = clock
-        self.reading = partial(reading, engine)
-        self.transaction = partial(transaction, engine)  # one at a time, over all coordinators
-        with transaction(engine) as session:
+        self.read_session = partial(read_session, engine)
+        self.write_session = partial(write_session, engine)  # one at a time, over all coordinators
+        with write_session(engine) as session:
             row = session.get(FleetRow, _THE_FLEET)
             if row is None:
                 row = FleetRow(
@@ -52,5 +52,5 @@ class FleetRecords:
 
     def changes(self) -> int:
         """Return how many times the exclusions have changed."""
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return int(connection.scalar(_CHANGES) or 0)

@@ -42,7 +42,7 @@ class Members:
 
         The device's key, and the tokens that name the device, end as well.
         """
-        with self._fleet.transaction() as session:
+        with self._fleet.write_session() as session:
             known, row = is_known(session, device_id), member(session, device_id)
             row.revoked_at = max(row.revoked_at, self._fleet.now())
             row.revoked, row.quarantined, row.reason = True, False, reason
@@ -55,7 +55,7 @@ class Members:
 
     def revoke_certificate(self, serial: str, reason: str, by: str) -> None:
         """Revoke a certificate of any party, and all certificates of the key that it names."""
-        with self._fleet.transaction() as session:
+        with self._fleet.write_session() as session:
             if session.get(RevokedCertificateRow, serial) is not None:
                 return
             session.add(RevokedCertificateRow(serial=serial))
@@ -68,7 +68,7 @@ class Members:
 
         A revoked device stays revoked, which excludes it from more.
         """
-        with self._fleet.transaction() as session:
+        with self._fleet.write_session() as session:
             known, row = is_known(session, device_id), member(session, device_id)
             if row.revoked or (row.quarantined and row.reason == reason):
                 return known
@@ -80,7 +80,7 @@ class Members:
 
     def release(self, device_id: str, by: str) -> None:
         """End a quarantine."""
-        with self._fleet.transaction() as session:
+        with self._fleet.write_session() as session:
             row = session.get(MemberRow, device_id)
             if row is not None and row.quarantined:
                 row.quarantined, row.reason = False, ""
@@ -89,13 +89,13 @@ class Members:
     def list(self, after: str = "", most: int | None = None) -> list[Member]:
         """List devices that ever enrolled or were excluded, by id: at most so many after an id."""
         behind = select(MemberRow).where(MemberRow.device_id > after)
-        with self._fleet.reading() as session:
+        with self._fleet.read_session() as session:
             rows = session.scalars(behind.order_by(MemberRow.device_id).limit(most))
             return [_member(row) for row in rows]
 
     def exclusions(self) -> Exclusions:
         """Return the exclusions as they are now."""
-        with self._fleet.reading() as session:
+        with self._fleet.read_session() as session:
             return _exclusions(session)
 
     def _note(self, session: Session, kind: EventKind, **details: object) -> None:

@@ -40,7 +40,7 @@ class Tokens:
     def create(self, token: NewToken, by: str) -> TokenRecord:
         """Store a token; a repeated call with the same terms changes nothing."""
         now, fresh = self._fleet.now(), _row_of(token)
-        with self._fleet.transaction() as session:
+        with self._fleet.write_session() as session:
             session.execute(delete(TokenRow).where(TokenRow.expires_at <= now))
             row = session.get(TokenRow, token.token_id)
             if row is None:
@@ -66,7 +66,7 @@ class Tokens:
 
     def list(self) -> list[TokenRecord]:
         """List the tokens that have not ended, by id."""
-        with self._fleet.reading() as session:
+        with self._fleet.read_session() as session:
             alive = select(TokenRow).where(
                 TokenRow.expires_at > self._fleet.now(), TokenRow.revoked.is_(False)
             )
@@ -75,7 +75,7 @@ class Tokens:
 
     def revoke(self, token_id: str, by: str, *, of_people: bool = True) -> None:
         """End a token; parties that it let in stay in. Only owners end tokens `of_people`."""
-        with self._fleet.transaction() as session:
+        with self._fleet.write_session() as session:
             row = session.get(TokenRow, token_id)
             if row is None:
                 raise NotFound(f"there is no token {token_id}; `hfmds pki tokens` lists the tokens")
@@ -91,7 +91,7 @@ class Tokens:
         over = select(TokenRow.token_id).where(
             TokenRow.revoked, TokenRow.expires_at > self._fleet.now()
         )
-        with self._fleet.reading() as session:
+        with self._fleet.read_session() as session:
             return frozenset(session.scalars(over))
 
     def admin(self, text: str) -> Identity | None:
@@ -103,7 +103,7 @@ class Tokens:
         token = parse_token(text, TokenKind.ADMIN)
         if token is None:
             return Caller()
-        with self._fleet.reading() as session:
+        with self._fleet.read_session() as session:
             row = _of(session, token)
             if row is None or row.revoked or row.expires_at <= self._fleet.now():
                 return Caller()

@@ -18,7 +18,7 @@ from coordinator.records.tasks import PENDING_NAMES
 from hfmds.domain.administration.operations import Funnel
 from hfmds.domain.tasks import FailureCause, LateReason, TaskStage
 from hfmds.errors import InvalidInput, NotFound
-from hfmds.storage.database import reading
+from hfmds.storage.database import read_session
 
 _KINDS = ("train", "synthesise", "evaluate")
 _OUTCOMES = ("accepted", "failed", "dropped")
@@ -62,7 +62,7 @@ class FunnelRecords:
             PhaseRow.kind, func.sum(PhaseRow.devices_here), func.sum(PhaseRow.devices_eligible)
         )
         funnels: dict[str, Funnel] = {}
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             if run_id and session.get(RunRow, run_id) is None:
                 raise NotFound(f"there is no run {run_id!r}; `hfmds run list` shows the runs")
             if round_number and session.get(RoundRow, (run_id, round_number)) is None:
@@ -81,7 +81,7 @@ class FunnelRecords:
             .where(TaskRow.state.in_(PENDING_NAMES))
             .group_by(TaskRow.stage)
         )
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             counts = {row[0]: row[1] for row in session.execute(pending)}
         return {stage: counts.get(int(stage), 0) for stage in TaskStage}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Engine, case, func, select
 
 from coordinator.records.tables import MemberRow
-from hfmds.storage.database import reading
+from hfmds.storage.database import read_session
 
 _LAST_SHARE = 0.2  # of a certificate's time; a device that is present renews long before
 
@@ -40,7 +40,7 @@ def count_members(engine: Engine, now: float) -> MemberCounts:
     certificates = select(
         func.count(), _count_if(remaining <= 0), _count_if(remaining < _LAST_SHARE * lifetime)
     ).where(~MemberRow.revoked, until > 0)
-    with reading(engine) as session:
+    with read_session(engine) as session:
         enrolled, quarantined, revoked = session.execute(members).one()
         total, expired, ending = session.execute(certificates).one()
     return MemberCounts(

@@ -35,7 +35,7 @@ from hfmds.domain.administration.events import EventKind
 from hfmds.domain.runs import RunState
 from hfmds.domain.tasks import FailureCause, TaskStage
 from hfmds.errors import HfmdsError
-from hfmds.storage.database import changing, looking
+from hfmds.storage.database import read_connection, write_connection
 
 _OFFERED = (
     SELECT_TASKS.where(
@@ -62,10 +62,10 @@ class TaskRecords:
         """
         devices = {device_id for device_id, _ in asking}
         # Most check-ins find nothing, so look without the write lock first.
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             if not any(_next_tasks(read_tasks(connection, _OFFERED, devices=devices), asking)):
                 return [None] * len(asking)
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             tasks = read_tasks(connection, _OFFERED, devices=devices)
             if is_drained(connection):
                 tasks = [task for task in tasks if task.state is TaskState.LEASED]
@@ -76,7 +76,7 @@ class TaskRecords:
         self, device_id: str, task_id: str, now: float, stage: TaskStage | None = None
     ) -> Task:
         """Extend a lease and write the stage of its task; return the task from before."""
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             task = own_task(connection, device_id, task_id)
             require_pending(task)
             update_task(
@@ -90,14 +90,14 @@ class TaskRecords:
     def expire_leases(self, device_id: str) -> set[str]:
         """Expire the leases of a device that has gone, and return the ids of their runs."""
         held = (TaskRow.device_id == device_id, TaskRow.state == TaskState.LEASED.name)
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             runs = set(connection.scalars(select(TaskRow.run_id).where(*held)))
             connection.execute(update(TaskRow).where(*held).values(lease_expires_at=0.0))
             return runs
 
     def get(self, device_id: str, task_id: str) -> Task:
         """Return a device's own task."""
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return own_task(connection, device_id, task_id)
 
     def get_pending(self, device_id: str, task_id: str) -> Task:
@@ -112,7 +112,7 @@ class TaskRecords:
 
     def accept_each(self, results: Iterable[HandedIn], now: float) -> list[Acceptance | HfmdsError]:
         """Count the results in their order, each once; an error says why one does not count."""
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             return [accept_result(connection, result, now) for result in results]
 
     def refuse(self, device_id: str, task_id: str, reason: str, now: float) -> Task:
@@ -120,7 +120,7 @@ class TaskRecords:
 
         A task keeps only its first refusal.
         """
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             task = own_task(connection, device_id, task_id)
             if not task.refusal:
                 stage = int(TaskStage.UPLOADED)
@@ -132,7 +132,7 @@ class TaskRecords:
         self, device_id: str, task_id: str, reason: str, cause: FailureCause, now: float
     ) -> FailureCause | None:
         """Record that the device gave the task up, and return the cause; None if repeated."""
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             task = own_task(connection, device_id, task_id)
             if task.state is TaskState.FAILED:
                 return None

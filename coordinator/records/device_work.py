@@ -10,7 +10,7 @@ from coordinator.records.states import TaskState
 from coordinator.records.tables import TaskRow
 from hfmds.domain.methods import TaskKind
 from hfmds.domain.tasks import TaskStage
-from hfmds.storage.database import looking, reading
+from hfmds.storage.database import read_connection, read_session
 from hfmds.wire.conversions.records import decode_update_report
 
 
@@ -60,7 +60,7 @@ class DeviceWork:
             )
             .where(TaskRow.run_id == run_id, TaskRow.kind == "train")
         )
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             rows = session.execute(reports).all()
         return {device_id: decode_update_report(report).loss for device_id, report in rows}
 
@@ -73,7 +73,7 @@ class DeviceWork:
             .where(TaskRow.device_id.in_(devices), TaskRow.failures > 0)
             .order_by(TaskRow.assigned_at)
         )
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return {row[0]: row[1] for row in session.execute(failures)}  # the last one wins
 
     def tallies(self, devices: Collection[str]) -> dict[str, tuple[int, int]]:
@@ -84,7 +84,7 @@ class DeviceWork:
             .where(TaskRow.device_id.in_(devices))
             .group_by(TaskRow.device_id)
         )
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return {row[0]: (row[1], row[2]) for row in session.execute(by_device)}
 
     def leases(self, now: float) -> dict[str, tuple[str, TaskStage]]:
@@ -92,11 +92,11 @@ class DeviceWork:
         live = select(TaskRow.device_id, TaskRow.task_id, TaskRow.stage).where(
             TaskRow.state == TaskState.LEASED.name, TaskRow.lease_expires_at > now
         )
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return {row[0]: (row[1], TaskStage(row[2])) for row in session.execute(live)}
 
     def _names(self, names: Select[str]) -> set[str]:
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return set(connection.scalars(names))
 
 

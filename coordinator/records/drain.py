@@ -16,7 +16,7 @@ from coordinator.records.tables import DrainRow, RunRow
 from hfmds.domain.administration.events import EventKind
 from hfmds.domain.administration.operations import Drain
 from hfmds.domain.runs import RunState
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import read_session, write_session
 
 _DRAIN_ID = 1
 _CACHE_SECONDS = 1.0
@@ -39,7 +39,7 @@ class DrainRecords:
     def set(self, on: bool, by: str) -> Drain:
         """Begin or end a drain, and write it to the log of each run that has not ended."""
         now = self._clock()
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             connection = session.connection()
             if is_drained(connection) != on:
                 session.merge(DrainRow(drain_id=_DRAIN_ID, on=on, changed_at=now, changed_by=by))
@@ -54,7 +54,7 @@ class DrainRecords:
 
     def get(self) -> Drain:
         """Return the drain as the database has it."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             row = session.get(DrainRow, _DRAIN_ID)
             if row is None:
                 return Drain(on=False)

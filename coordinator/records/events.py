@@ -12,7 +12,7 @@ from coordinator.records.tables import EventRow, FleetRow, RunRow
 from hfmds.domain.administration.events import EventKind
 from hfmds.errors import NotFound
 from hfmds.event_chain import Event
-from hfmds.storage.database import reading
+from hfmds.storage.database import read_session
 from hfmds.storage.event_log import add_event, read_events
 
 COORDINATOR = "coordinator"
@@ -75,7 +75,7 @@ class EventRecords:
             .order_by(EventRow.at_microseconds.desc())
             .limit(1)
         )
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             if run:
                 log_id = session.scalar(by_uid) or session.scalar(by_id)
             else:
@@ -86,11 +86,11 @@ class EventRecords:
 
     def events(self, run_uid: str, after: int, limit: int) -> list[Event]:
         """Return at most `limit` events of a log, in order, starting after a sequence number."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return read_events(session, EventRow, run_uid, after, limit)
 
     def last_sequence(self, run_uid: str) -> int:
         """Return the number of the newest event of a log; 0 if it has none."""
         newest = select(func.max(EventRow.sequence)).where(EventRow.log_id == run_uid)
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return session.scalar(newest) or 0

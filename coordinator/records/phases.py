@@ -41,7 +41,7 @@ from hfmds.domain.digest import Digest
 from hfmds.domain.round_policy import RoundPolicy
 from hfmds.domain.runs import Staleness
 from hfmds.domain.tasks import LateReason
-from hfmds.storage.database import changing, looking, reading
+from hfmds.storage.database import read_connection, read_session, write_connection
 
 _STATE_DURING = {
     "synthesise": RoundState.SYNTHESISING,
@@ -164,7 +164,7 @@ class PhaseRecords:
         """Open a phase with a task for each device; an opened phase stays as it is."""
         key, policy = plan.key, plan.policy
         stale = 0
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             phase = _find(connection, key)
             if phase is not None:
                 return phase
@@ -203,28 +203,28 @@ class PhaseRecords:
 
     def are_drained(self) -> bool:
         """Return whether an operator wants that no new phase opens."""
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return is_drained(connection)
 
     def find(self, key: PhaseKey) -> PhaseRecord | None:
         """Return a phase; None if it was never opened."""
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return _find(connection, key)
 
     def get(self, key: PhaseKey) -> PhaseRecord:
         """Return a phase that was opened."""
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return _require(connection, key)
 
     def ask(self, key: PhaseKey, devices: Collection[str], now: float) -> None:
         """Give a phase more devices, if it is still open."""
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             if not _require(connection, key).closed:
                 add_tasks(connection, key, devices, now)
 
     def extend(self, key: PhaseKey, devices: Collection[str], now: float) -> None:
         """Give a phase its time again, and more devices, if it is still open."""
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             if _require(connection, key).closed:
                 return
             extended = update(PhaseRow).values(deadline_at=now + PhaseRow.deadline_seconds)
@@ -242,23 +242,23 @@ class PhaseRecords:
             TaskRow.state == TaskState.LEASED.name,
             TaskRow.leased_at <= leased_before,
         )
-        with reading(self._engine) as session:  # mostly there are none: take no write lock
+        with read_session(self._engine) as session:  # mostly there are none: take no write lock
             if not session.scalar(select(func.count()).where(*slow)):
                 return 0
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             leased = (TaskState.LEASED,)
             return end_tasks(connection, LateReason.TOO_SLOW, now, *slow, states=leased)
 
     def close(self, key: PhaseKey, reason: LateReason, now: float) -> None:
         """Close a phase and end the tasks still at work; a closed phase stays as it is."""
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             phase = _require(connection, key)
             if not phase.closed:
                 close_phase(connection, key, reason, now, asynchronous=phase.asynchronous)
 
     def results(self, key: PhaseKey) -> tuple[Task, ...]:
         """Return the tasks whose results count in this phase's round, by device id."""
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             tasks = read_tasks(connection, SELECT_TASKS.where(*counted_in(key)))
         # Sorted here, because a database may sort text by the rules of a language. The mean is
         # taken in the order of code points, on every machine.
@@ -269,13 +269,13 @@ class PhaseRecords:
         failed = select(TaskRow.device_id, TaskRow.failure).where(
             *of_phase(key), TaskRow.state == TaskState.FAILED.name
         )
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return min(((row[0], row[1]) for row in session.execute(failed)), default=("", ""))
 
     def staleness(self, run_id: str, round_number: int) -> Staleness | None:
         """Return how old the results of an asynchronous round were; None if there were none."""
         counted = counted_in(PhaseKey(run_id, round_number, "train"))
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             began = session.scalars(select(TaskRow.round_number).where(*counted))
             ages = [round_number - number for number in began]
         return Staleness(sum(ages) / len(ages), max(ages)) if ages else None

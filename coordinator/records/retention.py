@@ -23,7 +23,7 @@ from hfmds.domain.digest import Digest
 from hfmds.domain.round_policy import Retention
 from hfmds.domain.runs import RunState
 from hfmds.errors import NotFound
-from hfmds.storage.database import changing, looking, reading
+from hfmds.storage.database import read_connection, read_session, write_connection
 from hfmds.wire.conversions.records import decode_round
 
 
@@ -56,7 +56,7 @@ class RetentionRecords:
 
     def model(self, run_id: str, number: int) -> Digest:
         """Return the model after a completed round, 0 for the last; NotFound if it is not kept."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             row = completed_row(session, run_id, number)
             _require_kept(session, row)
             return decode_round(row.record).weights
@@ -69,13 +69,13 @@ class RetentionRecords:
         this yields only content that a row names, and no result is accepted inside the block: the
         update of another device may have the same bytes.
         """
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             has_open_tasks = bool(_open_tasks(connection, run_id))
             needed = _needed(connection, run_id)
         if not has_open_tasks:
             yield [digest for digest in stored if digest.sha256 not in needed]
             return
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             spent = _used(connection, run_id) - _needed(connection, run_id)
             yield [digest for digest in stored if digest.sha256 in spent]
 
@@ -96,7 +96,7 @@ class RetentionRecords:
             )
             .distinct()
         )
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return tuple(sorted(set(connection.scalars(references)) - {""}))
 
 

@@ -29,7 +29,7 @@ from hfmds.domain.round_policy import EarlyStop
 from hfmds.domain.runs import Round, RunState
 from hfmds.errors import NotFound, WrongState
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import changing, reading
+from hfmds.storage.database import read_session, write_connection
 from hfmds.wire.conversions.records import decode_round
 
 
@@ -116,7 +116,7 @@ class RoundRecords:
 
     def begin(self, run_id: str, number: int, now: float) -> None:
         """Begin a round, which waits for devices; a round that has begun stays where it is."""
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             if round_state(connection, run_id, number) is not None:
                 return
             require_not_ended(connection, run_id)
@@ -130,7 +130,7 @@ class RoundRecords:
 
     def enter(self, run_id: str, number: int, state: RoundState, now: float) -> None:
         """Bring a round into a state that stands for no other change in the database."""
-        with changing(self._engine) as connection:
+        with write_connection(self._engine) as connection:
             enter(connection, run_id, number, state, now)
 
     def in_progress(self, run_id: str) -> RoundInProgress | None:
@@ -138,7 +138,7 @@ class RoundRecords:
         unfinished = select(RoundRow).where(
             RoundRow.run_id == run_id, RoundRow.state != RoundState.COMPLETED.name
         )
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             row = session.scalar(unfinished)
             if row is None:
                 return None
@@ -146,7 +146,7 @@ class RoundRecords:
 
     def completed(self, run_id: str, after: int = 0) -> tuple[Round, ...]:
         """Return the completed rounds after a number, in order."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             run_row(session, run_id)
             rows = session.scalars(
                 select(RoundRow)
@@ -161,13 +161,13 @@ class RoundRecords:
 
     def get(self, run_id: str, number: int) -> Round:
         """Return a completed round; 0 is the last."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return round_of(completed_row(session, run_id, number))
 
     def count_completed(self) -> int:
         """Count the completed rounds of all runs."""
         last = _last_number_of(RunRow.run_id).correlate(RunRow).scalar_subquery()
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return int(session.scalar(select(func.sum(last)).select_from(RunRow)) or 0)
 
 

@@ -40,7 +40,7 @@ from hfmds.domain.runs import Progress, Round, Run, RunSpec, RunState
 from hfmds.domain.tasks import LateReason
 from hfmds.errors import Conflict, NotFound, Unavailable, WrongState
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import looking, reading, transaction
+from hfmds.storage.database import read_connection, read_session, write_session
 from hfmds.wire.conversions.records import (
     decode_run_spec,
     encode_round,
@@ -116,7 +116,7 @@ class RunRecords:
         `start` is the model that the run begins with, in its own content. None means fresh weights,
         which a run that starts from another run's model never gets.
         """
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             row = session.get(RunRow, run_id)
             if row is not None:
                 if row.state == RunState.DELETING.name:
@@ -158,12 +158,12 @@ class RunRecords:
 
     def get(self, run_id: str) -> RunRecord:
         """Return a run."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return _record(session, run_row(session, run_id))
 
     def state(self, run_id: str) -> RunState:
         """Return the state of a run."""
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             state = connection.scalar(select(RunRow.state).where(RunRow.run_id == run_id))
         if state is None:
             raise no_run(run_id)
@@ -175,7 +175,7 @@ class RunRecords:
         If that run is gone, the list starts over: a caller sees a run twice rather than never.
         """
         newest_first = select(RunRow).order_by(RunRow.created_at.desc(), RunRow.run_id).limit(most)
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             if after and (last := session.get(RunRow, after)):
                 same_time = and_(RunRow.created_at == last.created_at, RunRow.run_id > last.run_id)
                 newest_first = newest_first.where(
@@ -186,31 +186,31 @@ class RunRecords:
     def states(self) -> dict[RunState, int]:
         """Count the runs in each state."""
         counts = select(RunRow.state, func.count()).group_by(RunRow.state)
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return {RunState[row[0]]: row[1] for row in session.execute(counts)}
 
     def active(self) -> Sequence[RunRecord]:
         """Return the runs that have not ended, oldest first."""
         not_ended = [state.name for state in RunState if not state.ended]
         oldest_first = select(RunRow).order_by(RunRow.created_at, RunRow.run_id)
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             rows = session.scalars(oldest_first.where(RunRow.state.in_(not_ended)))
             return [_record(session, row) for row in rows]
 
     def deleting(self) -> tuple[str, ...]:
         """Return the ids of the runs that are being deleted."""
         run_ids = select(RunRow.run_id).where(RunRow.state == RunState.DELETING.name)
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return tuple(sorted(session.scalars(run_ids)))
 
     def exists(self, run_id: str) -> bool:
         """Return whether there is a run with this id."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return session.get(RunRow, run_id) is not None
 
     def pause(self, run_id: str, now: float, reason: str = "", by: str = COORDINATOR) -> RunRecord:
         """Stop handing out the run's work; a paused run stays as it is."""
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             row = _active_row(session, run_id)
             if row.state != RunState.PAUSED.name:
                 _move(row, RunState.PAUSED, reason)
@@ -221,7 +221,7 @@ class RunRecords:
 
     def resume(self, run_id: str, now: float, by: str = COORDINATOR) -> RunRecord:
         """Go on: restart the deadlines and the failed tasks of open phases."""
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             row = _active_row(session, run_id)
             if row.state != RunState.RUNNING.name:
                 _move(row, RunState.RUNNING)
@@ -231,7 +231,7 @@ class RunRecords:
 
     def cancel(self, run_id: str, now: float, by: str = COORDINATOR) -> RunRecord:
         """End the run and its pending tasks for good; a cancelled run stays as it is."""
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             row = run_row(session, run_id)
             if row.state != RunState.CANCELLED.name:
                 row = _active_row(session, run_id)
@@ -242,7 +242,7 @@ class RunRecords:
 
     def begin_deletion(self, run_id: str, now: float, by: str) -> None:
         """Mark an ended run for deletion; a run that is being deleted, or is gone, stays so."""
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             row = session.get(RunRow, run_id)
             if row is None:
                 require_log(session, run_id)
@@ -257,7 +257,7 @@ class RunRecords:
     def require_deleting(self, run_uid: str) -> None:
         """Raise NotFound unless exactly this run is marked for deletion."""
         run_id, _, nonce = run_uid.rpartition(".")
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             marked = select(RunRow.nonce, RunRow.state).where(RunRow.run_id == run_id)
             row = connection.execute(marked).first()
         if row is None or tuple(row) != (nonce, RunState.DELETING.name):
@@ -265,7 +265,7 @@ class RunRecords:
 
     def finish_deletion(self, run_id: str, now: float) -> None:
         """Delete the rows of a run except its log, after its content is deleted."""
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             row = session.get(RunRow, run_id)
             if row is None or row.state != RunState.DELETING.name:
                 return
@@ -284,7 +284,7 @@ class RunRecords:
         that its driver has not heard of.
         """
         number = completed.number
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             row, connection = run_row(session, run_id), session.connection()
             if RunState[row.state].ended:
                 return RunPosition(last_number(session, run_id), RunState[row.state])

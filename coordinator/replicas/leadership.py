@@ -27,8 +27,8 @@ from hfmds.errors import HfmdsError
 from hfmds.storage.database import (
     fenced,
     passing_errors_are_unavailable,
-    reading,
-    transaction,
+    read_session,
+    write_session,
 )
 
 log = logging.getLogger(__name__)
@@ -84,11 +84,11 @@ class LeaseRecords:
     def take(self) -> Attempt:
         """Begin a new term, if the lease is free or this coordinator had it."""
         since = self._clock()
-        with reading(self.engine) as session:  # a standby must not take a writer's turn
+        with read_session(self.engine) as session:  # a standby must not take a writer's turn
             seconds = self._others_seconds(session)
         if seconds > 0:
             return Attempt(0, seconds, since)
-        with transaction(self.engine) as session:
+        with write_session(self.engine) as session:
             since = self._clock()  # the turn may have come late
             seconds = self._others_seconds(session)
             if seconds > 0:
@@ -138,7 +138,7 @@ class LeaseRecords:
     def release(self, epoch: int) -> None:
         """End the lease of this term now."""
         mine = (LeadershipRow.name == _NAME, LeadershipRow.epoch == epoch)
-        with transaction(self.engine) as session:
+        with write_session(self.engine) as session:
             session.execute(update(LeadershipRow).where(*mine).values(expires_at=0.0))
 
 

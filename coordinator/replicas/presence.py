@@ -19,7 +19,7 @@ from coordinator.devices.wakeup import Wakeup
 from coordinator.records.tables import DeviceRow, SightingRow
 from coordinator.replicas.notices import Notices, Topic
 from hfmds.errors import HfmdsError
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import read_session, write_session
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Presence:
         """Write the changes of this registry."""
         sightings = self._registry.unshared()
         if sightings:
-            with transaction(self._engine) as session:
+            with write_session(self._engine) as session:
                 batch = 1 + (session.scalar(select(func.max(SightingRow.batch))) or 0)
                 rows = [_row(sighting, self._replica, batch) for sighting in sightings]
                 new = insert(SightingRow)
@@ -81,7 +81,7 @@ class Presence:
                 .join(DeviceRow, DeviceRow.device_id == SightingRow.device_id)
                 .where(SightingRow.batch > self._known_batch, SightingRow.replica != self._replica)
             )
-            with reading(self._engine) as session:
+            with read_session(self._engine) as session:
                 rows = session.execute(changes).all()
                 sightings = [_sighting(row, device) for row, device in rows]
                 newest = max((row.batch for row, _ in rows), default=0)

@@ -14,7 +14,7 @@ from coordinator.records.tables import ContentMarkRow
 from hfmds.domain.digest import digest_of
 from hfmds.errors import ConfigurationError
 from hfmds.storage.blobs import Blobs
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import read_session, write_session
 
 _MARK_ID = 1
 
@@ -31,7 +31,7 @@ def require_shared_content(engine: Engine, marks: Blobs) -> None:
 
 
 def _known_mark(engine: Engine) -> str | None:
-    with reading(engine) as session:
+    with read_session(engine) as session:
         row = session.get(ContentMarkRow, _MARK_ID)
         return row.mark if row else None
 
@@ -41,7 +41,7 @@ def _make_mark(engine: Engine, marks: Blobs) -> str:
     mark = secrets.token_hex(16)
     # The content comes first: a name without its mark would refuse every coordinator.
     digest = marks.put_bytes(mark.encode())
-    with transaction(engine) as session:
+    with write_session(engine) as session:
         row = session.get(ContentMarkRow, _MARK_ID)
         if row is None:
             session.add(ContentMarkRow(mark_id=_MARK_ID, mark=mark))

@@ -1,8 +1,8 @@
 """The database of a service, by URL: SQLite beside the process, or PostgreSQL.
 
-`transaction` and `reading` yield an ORM Session; `changing` and `looking` yield a Connection for
-plain statements, which costs less. All of them block: on an event loop, call them through
-`asyncio.to_thread`.
+`write_session` and `read_session` yield an ORM Session. `write_connection` and `read_connection`
+yield a Connection for plain statements, which costs less. All of them block: on an event loop, call
+them through `asyncio.to_thread`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def shown_url(engine: Engine) -> str:
 
 
 @contextmanager
-def transaction(engine: Engine) -> Iterator[Session]:
+def write_session(engine: Engine) -> Iterator[Session]:
     """Run the block as a transaction that may write: commit at its end, roll back on an error.
 
     A program has one writing transaction at a time, over all its processes. It takes the write lock
@@ -115,7 +115,7 @@ def transaction(engine: Engine) -> Iterator[Session]:
     what it writes. A busy or vanished database raises Unavailable.
     """
     with (
-        changing(engine) as connection,
+        write_connection(engine) as connection,
         Session(connection, expire_on_commit=False) as session,
         session.begin(),
     ):
@@ -123,8 +123,8 @@ def transaction(engine: Engine) -> Iterator[Session]:
 
 
 @contextmanager
-def changing(engine: Engine) -> Iterator[Connection]:
-    """Do the same as `transaction`, with a Connection."""
+def write_connection(engine: Engine) -> Iterator[Connection]:
+    """Do the same as `write_session`, with a Connection."""
     # SQLite's own way to wait is to sleep and try again; PostgreSQL's way takes a connection. So
     # the writers of a process wait for each other here.
     turn: threading.Lock = engine.get_execution_options()[_TURN]
@@ -161,15 +161,15 @@ def _lock_key(program: str) -> int:
 
 
 @contextmanager
-def reading(engine: Engine) -> Iterator[Session]:
+def read_session(engine: Engine) -> Iterator[Session]:
     """Give the block a consistent view that takes no write lock. The block must not write."""
-    with looking(engine) as connection, Session(connection) as session:
+    with read_connection(engine) as connection, Session(connection) as session:
         yield session
 
 
 @contextmanager
-def looking(engine: Engine) -> Iterator[Connection]:
-    """Do the same as `reading`, with a Connection."""
+def read_connection(engine: Engine) -> Iterator[Connection]:
+    """Do the same as `read_session`, with a Connection."""
     options: dict[str, Any] = {_READ_ONLY: True}
     if engine.dialect.name == "postgresql":
         options["isolation_level"] = "REPEATABLE READ"  # a read on SQLite is that anyway

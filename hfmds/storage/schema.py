@@ -22,7 +22,12 @@ from sqlalchemy import Connection, Engine, column, inspect, select, table
 from sqlalchemy.exc import DBAPIError
 
 from hfmds.errors import ConfigurationError
-from hfmds.storage.database import passing_errors_are_unavailable, reading, shown_url, take_turn
+from hfmds.storage.database import (
+    passing_errors_are_unavailable,
+    read_session,
+    shown_url,
+    take_turn,
+)
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +68,7 @@ class Schema:
 
     def revision(self, engine: Engine) -> str | None:
         """Return the revision of the database; None before the first upgrade."""
-        with reading(engine) as session:
+        with read_session(engine) as session:
             return self._revision(session.connection())
 
     def state(self, engine: Engine) -> SchemaState:

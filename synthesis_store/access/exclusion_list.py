@@ -14,7 +14,7 @@ from sqlalchemy import Engine, select
 from hfmds.errors import HfmdsError
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.service.security.revocation_gate import Gate
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import read_session, write_session
 from hfmds.wire.conversions.fleet_calls import decode_exclusions, encode_exclusions
 from synthesis_store.tables import ExclusionsRow
 
@@ -35,14 +35,14 @@ class ExclusionList:
 
     def version(self) -> str:
         """Return the version of the list in the database; empty if there is none."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             query = select(ExclusionsRow.version).where(ExclusionsRow.id == _THE_LIST)
             return session.scalar(query) or ""
 
     def replace(self, version: str, exclusions: Exclusions) -> None:
         """Store a newer list and apply it."""
         record = encode_exclusions(exclusions)
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             session.merge(ExclusionsRow(id=_THE_LIST, version=version, record=record))
         self._gate.replace(exclusions)
         self._applied = version
@@ -51,7 +51,7 @@ class ExclusionList:
         """Apply the list in the database if this server does not know it."""
         if self.version() == self._applied:
             return
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             row = session.get_one(ExclusionsRow, _THE_LIST)
         self._gate.replace(decode_exclusions(row.record))
         self._applied = row.version

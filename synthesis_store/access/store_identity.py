@@ -9,7 +9,7 @@ import secrets
 from sqlalchemy import Engine
 
 from hfmds.storage.blobs import Blobs
-from hfmds.storage.database import transaction
+from hfmds.storage.database import write_session
 from synthesis_store.tables import StoreRow
 
 _THE_STORE = 1  # the id of the only row
@@ -19,7 +19,7 @@ class StoreIdentity:
     """The identity that the first replica makes and all replicas share."""
 
     def __init__(self, engine: Engine, blobs: Blobs) -> None:
-        with transaction(engine) as session:
+        with write_session(engine) as session:
             row = session.get(StoreRow, _THE_STORE)
             if row is None:
                 row = StoreRow(

@@ -37,7 +37,7 @@ from hfmds.domain.digest import Digest
 from hfmds.domain.pools import PoolState
 from hfmds.errors import Unavailable
 from hfmds.storage.blobs import Blobs
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import read_session, write_session
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.tables import BatchRow, OrphanRow, PoolRow, ShardRow, StoreRow
 
@@ -111,7 +111,7 @@ class Orphans:
         stored = [digest for digest in digests if self._blobs.contains(digest)]
         if not stored:
             return Erased()
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             for digest in stored:
                 if not is_needed(session, digest):
                     self.add(session, digest)
@@ -123,14 +123,14 @@ class Orphans:
         for group in _groups(dict.fromkeys(digests), _DELETED_AT_ONCE):
             # If this transaction fails after the deletion, the rows are still there, and the next
             # sweep deletes once more.
-            with transaction(self._engine) as session:
+            with write_session(self._engine) as session:
                 due = session.scalars(_NAMED.where(self._is_due()), _hashes_of(group))
                 erased += self._delete(session, due.all())
         return erased
 
     def delete_due(self) -> Erased:
         """Delete all orphans that are due, also those that an earlier process left."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             due = [row.digest for row in session.scalars(select(OrphanRow).where(self._is_due()))]
         return self.delete(due)
 
@@ -138,7 +138,7 @@ class Orphans:
         """Find the orphans that a crash left, and delete what is due. Lists all content."""
         self._add_unknown()
         erased = self.delete_due()
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             forgotten = OrphanRow.deleted_at < self._now() - _REMEMBERED
             session.execute(delete(OrphanRow).where(forgotten))
         self._remove_copies()
@@ -181,19 +181,19 @@ class Orphans:
             )
             return
         stored = set(self._blobs.digests())
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             needed = {row.sha256 for row in session.execute(needed_content())}
             waiting = select(OrphanRow).where(OrphanRow.deleted_at.is_(None))
             known = {row.digest for row in session.scalars(waiting)}
         unknown = [d for d in stored - known if d.sha256 not in needed]
         due_at = self._now() + self._grace
         for group in _groups(sorted(unknown), _QUERIED_AT_ONCE):
-            with transaction(self._engine) as session:
+            with write_session(self._engine) as session:
                 for digest in group:
                     self._add_later(session, digest, due_at)
 
     def _owns_content(self) -> bool:
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return session.scalar(select(StoreRow.owns_content)) is True
 
     def _add_later(self, session: Session, digest: Digest, due_at: datetime) -> None:

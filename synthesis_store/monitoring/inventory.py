@@ -15,7 +15,7 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.orm import Session
 
 from hfmds.domain.pools import PoolState, Snapshot
-from hfmds.storage.database import reading
+from hfmds.storage.database import read_session
 from hfmds.wire.conversions.records import decode_snapshot
 from synthesis_store.content.orphans import needed_content
 from synthesis_store.events import StoreEventKind
@@ -51,7 +51,7 @@ class InventoryReader:
 
     def read(self) -> Inventory:
         """Read the inventory, or raise Unavailable if the database is away."""
-        with self._lock, reading(self._engine) as session:
+        with self._lock, read_session(self._engine) as session:
             return Inventory(
                 _pools(session),
                 self._halted_pools(session),

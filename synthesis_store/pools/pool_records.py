@@ -17,7 +17,7 @@ from hfmds.domain.pool_policy import PoolPolicy
 from hfmds.domain.pools import PoolSpec, PoolState, PoolStatus
 from hfmds.errors import Conflict, LimitExceeded, NotAllowed, NotFound, Unavailable
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import looking, reading, transaction
+from hfmds.storage.database import read_connection, read_session, write_session
 from hfmds.wire.conversions.records import (
     decode_histograms,
     decode_pool_spec,
@@ -121,7 +121,7 @@ class PoolRecords:
         Raises Conflict if it was opened with another one, and Unavailable if the call is
         `cancelled`.
         """
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             row = session.get(PoolRow, pool_id)
             if row is not None:
                 if decode_pool_spec(row.spec) != spec:
@@ -161,13 +161,13 @@ class PoolRecords:
 
     def withdrawn(self, run_id: str) -> list[str]:
         """Return the ids of devices that cannot contribute to pools of the run."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return withdrawn_devices(session, run_id, MAX_WITHDRAWN_DEVICES)
 
     def status(self, pool_id: str) -> PoolStatus:
         """Describe a pool, or raise NotFound."""
         snapshot = select(SnapshotRow.snapshot_id).where(SnapshotRow.pool_id == pool_id)
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             row = require_pool(session, pool_id)
             return PoolStatus(
                 pool_id=pool_id,
@@ -191,7 +191,7 @@ class PoolRecords:
         Raises NotFound if there is no such pool, and NotAllowed if the device was withdrawn and
         the pool does not have the batch.
         """
-        with looking(self._engine) as connection:
+        with read_connection(self._engine) as connection:
             return _target(connection, key)
 
     def record_batch(self, key: BatchKey, added: BatchTotals) -> bool:
@@ -202,7 +202,7 @@ class PoolRecords:
         the pool leak too much, the pool is halted and the batch is refused.
         """
         given_up: list[Digest] = []
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             connection = session.connection()
             target = _target(connection, key)
             if target.has_batch:
@@ -252,12 +252,12 @@ class PoolRecords:
 
     def count_leaking_batch(self, pool_id: str) -> None:
         """Count a batch that the pool refused for its leakage."""
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             require_pool(session, pool_id).leaking_batches += 1
 
     def write_refusals(self, counts: Mapping[str, Mapping[str, int]]) -> None:
         """Write the numbers of refused batches to the event log, by pool and reason."""
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             for pool_id, reasons in sorted(counts.items()):
                 self._events.append(
                     session, StoreEventKind.BATCHES_REFUSED, pool=pool_id, reasons=dict(reasons)
@@ -266,7 +266,7 @@ class PoolRecords:
     def remove_lost_batches(self, pool_id: str, lost: Set[Digest]) -> int:
         """Remove the batches whose content is lost from an open pool. Returns their number."""
         removed = 0
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             pool = require_pool(session, pool_id)
             if pool.state != _OPEN:  # another replica was faster
                 return 0
@@ -298,7 +298,7 @@ class PoolRecords:
             ),
         )
         query = select(PoolRow.pool_id).where(PoolRow.state == _OPEN, is_due)
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return list(session.scalars(query.order_by(PoolRow.opened_at, PoolRow.pool_id)))
 
     def abandon_if_empty(self, pool_id: str) -> bool:
@@ -306,7 +306,7 @@ class PoolRecords:
 
         The pool may have batches whose samples are all over the leakage limits.
         """
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             pool = require_pool(session, pool_id)
             is_over = pool.seals_at is not None and pool.seals_at <= self._now()
             if pool.state != _OPEN or pool.samples or not is_over:
@@ -318,7 +318,7 @@ class PoolRecords:
 
     def halt(self, pool_id: str, reason: str) -> None:
         """Halt a pool if it is open."""
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             pool = require_pool(session, pool_id)
             if pool.state != _OPEN:
                 return

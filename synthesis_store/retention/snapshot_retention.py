@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, aliased
 
 from hfmds.domain.digest import Digest
 from hfmds.domain.pools import Collected, PoolState
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import read_session, write_session
 from hfmds.wire.conversions.records import decode_snapshot
 from synthesis_store.content.orphans import Orphans
 from synthesis_store.events import StoreEventKind, StoreEvents
@@ -57,7 +57,7 @@ class SnapshotRetention:
 
         Abandons the run's open pools, because nobody will seal them.
         """
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             query = select(RunReferenceRow).where(RunReferenceRow.run_id == run_id)
             run = session.scalar(query.where(~RunReferenceRow.released))
             if run is None:
@@ -82,7 +82,7 @@ class SnapshotRetention:
 
     def collect(self, by: str, *, dry_run: bool = False) -> Collected:
         """Remove the snapshots that no run needs, oldest first, and their content."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             unneeded = self._unneeded(session)[:MAX_COLLECTED]
             if dry_run:
                 content = _only_in(unneeded).subquery()
@@ -96,7 +96,7 @@ class SnapshotRetention:
 
     def collect_snapshot(self, snapshot_id: str, by: str) -> bool:
         """Remove the rows of a snapshot if no run needs it. Returns whether it did."""
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             row = session.scalar(select(SnapshotRow).filter_by(snapshot_id=snapshot_id))
             if row is None or self._is_needed(session, row):
                 return False
@@ -123,7 +123,7 @@ class SnapshotRetention:
 
         Rows of other runs stay, so that a late OpenPool cannot open an ended pool again.
         """
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             query = select(RunReferenceRow).where(RunReferenceRow.released)
             for run in session.scalars(query).all():
                 pools = select(PoolRow.pool_id).where(PoolRow.run_number == run.number)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from hfmds.domain.digest import Digest
 from hfmds.domain.pools import PoolState, Withdrawal
-from hfmds.storage.database import transaction
+from hfmds.storage.database import write_session
 from synthesis_store.access.store_identity import StoreIdentity
 from synthesis_store.content.orphans import Orphans
 from synthesis_store.events import StoreEventKind, StoreEvents
@@ -56,7 +56,7 @@ class Withdrawals:
         Repeating a withdrawal changes nothing.
         """
         removed: list[Digest] = []
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             row = session.get(WithdrawalRow, (device_id, run_id))
             if row is None:
                 row = WithdrawalRow(
@@ -86,7 +86,7 @@ class Withdrawals:
 
     def complete(self) -> None:
         """Write to the event log which withdrawn devices have no content left."""
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             if self._orphans.has_due(session):
                 return  # some of it may be theirs; the next sweep deletes it and asks again
             pending = select(WithdrawalRow).where(WithdrawalRow.erased_at.is_(None))

@@ -12,7 +12,7 @@ from hfmds.domain.digest import Digest
 from hfmds.domain.pools import Contribution, PoolSpec, PoolState, Shard, Snapshot
 from hfmds.errors import Conflict, NotFound, Unavailable, WrongState
 from hfmds.state_machine import require_transition
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import read_session, write_session
 from hfmds.wire.conversions.records import (
     decode_pool_spec,
     decode_shard,
@@ -90,7 +90,7 @@ class SnapshotRecords:
 
     def batches(self, pool_id: str) -> list[Contribution]:
         """Return all batches of a pool, by device id."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return sorted(map(_contribution, batches_of(session, pool_id)))
 
     def sealed(self, pool_id: str, named: Set[Contribution]) -> SealedPool | None:
@@ -98,12 +98,12 @@ class SnapshotRecords:
 
         Raises Conflict if it was sealed with other named batches.
         """
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return _sealed(session, pool_id, named)
 
     def seal_input(self, pool_id: str, named: Set[Contribution]) -> SealInput:
         """Return what a snapshot of the named batches would be made of now."""
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return _seal_input(session, pool_id, named)
 
     def known_shards(self, snapshot_id: str) -> list[KnownShard]:
@@ -114,7 +114,7 @@ class SnapshotRecords:
             .order_by(ShardRow.position)
             .options(undefer(ShardRow.hashes), undefer(ShardRow.measurements))
         )
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return [
                 KnownShard(decode_shard(row.description), row.hashes, row.measurements)
                 for row in session.scalars(query)
@@ -131,7 +131,7 @@ class SnapshotRecords:
         snapshot, pool_id = built.snapshot, built.snapshot.pool_id
         needed = {known.shard.digest for known in built.shards}
         left_out: list[Digest] = []
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             existing = _sealed(session, pool_id, named)
             if existing is not None:
                 return existing
@@ -168,7 +168,7 @@ class SnapshotRecords:
 
         Raises NotFound if there is none.
         """
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             return _snapshot(session, _snapshot_row(session, snapshot_id), start, most)
 
     def snapshots(
@@ -182,7 +182,7 @@ class SnapshotRecords:
         if run_id is not None:
             query = query.join(PoolRow).join(RunReferenceRow)
             query = query.where(RunReferenceRow.run_id == run_id)
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             number = select(SnapshotRow.number).filter_by(snapshot_id=after)
             last = session.scalar(number) if after else None
             if last is not None:
@@ -194,7 +194,7 @@ class SnapshotRecords:
         query = select(ShardRow.sha256, ShardRow.size_bytes).filter_by(snapshot_id=snapshot_id)
         if len(digests) <= _MAX_NAMED:
             query = query.where(ShardRow.sha256.in_([digest.sha256 for digest in digests]))
-        with reading(self._engine) as session:
+        with read_session(self._engine) as session:
             _snapshot_row(session, snapshot_id)
             present = {Digest(sha256, size_bytes) for sha256, size_bytes in session.execute(query)}
         for digest in digests:

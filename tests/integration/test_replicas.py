@@ -21,7 +21,7 @@ import pytest
 from coordinator.records.tables import LeadershipRow
 from hfmds.domain.runs import Phase
 from hfmds.errors import NotFound
-from hfmds.storage.database import opened_database, reading
+from hfmds.storage.database import opened_database, read_session
 from hfmds.storage.schema import Schema
 from tests.support.operator import Operator, Outcome
 from tests.support.postgres import PostgresServer
@@ -152,7 +152,7 @@ async def expected(launcher: Launcher, tmp_path: Path) -> Outcome:
 
 
 def epoch(database_url: str) -> int:
-    with opened_database(database_url) as engine, reading(engine) as session:
+    with opened_database(database_url) as engine, read_session(engine) as session:
         return session.get_one(LeadershipRow, "coordinator").epoch
 
 

@@ -178,7 +178,7 @@ def _behind(frame: FrameType | None) -> str | None:
     private = ""
     while frame is not None:
         module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-        if module == _DATABASE and name == "reading":
+        if module == _DATABASE and name == "read_session":
             return None
         if module.partition(".")[0] in _PACKAGES and module != _DATABASE:
             if not _is_private(name):
@@ -299,7 +299,7 @@ def transitions_in(module: ast.Module) -> Iterator[str]:
     found = {
         committing
         for qualified, function in functions.items()
-        if _calls(function, {"transaction", "changing"})
+        if _calls(function, {"write_session", "write_connection"})
         for committing in _served(functions, qualified) or {qualified}
     }
     return (qualified for qualified in functions if qualified in found)

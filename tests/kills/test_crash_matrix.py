@@ -245,12 +245,12 @@ class Records:
     def _first(self):
         self._second()
     def _second(self):
-        with changing(self._engine):
+        with write_connection(self._engine):
             pass
     def _seen(self):
         return 1
     def _work(self):
-        with transaction(self._engine):
+        with write_session(self._engine):
             pass
 """
     )

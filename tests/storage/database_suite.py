@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from hfmds.errors import Unavailable
-from hfmds.storage.database import open_database, reading, shown_url, transaction
+from hfmds.storage.database import open_database, read_session, shown_url, write_session
 
 metadata = MetaData()
 runs = Table("runs", metadata, Column("id", Integer, primary_key=True), Column("n", Integer))
@@ -65,13 +65,13 @@ class Records:
         self._engine = engine
 
     def add_one(self) -> None:
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             n = session.scalar(select(runs.c.n))
             assert n is not None
             session.execute(update(runs).values(n=n + 1))
 
     def add_once(self, run: int) -> bool:
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             if session.scalar(select(runs.c.id).where(runs.c.id == run)) is not None:
                 return False
             session.execute(insert(runs), {"id": run, "n": 0})
@@ -79,7 +79,7 @@ class Records:
 
     def go_home(self, who: str) -> None:
         """Unless nobody else would stay: true only if transactions happen one after the other."""
-        with transaction(self._engine) as session:
+        with write_session(self._engine) as session:
             on_call = session.scalars(select(marks.c.who).where(marks.c.on_call == 1)).all()
             if len(on_call) > 1:
                 session.execute(update(marks).where(marks.c.who == who).values(on_call=0))
@@ -88,11 +88,11 @@ class Records:
 COMMIT_THEN_DIE = """
 import os, sys
 from sqlalchemy import text
-from hfmds.storage.database import open_database, transaction
+from hfmds.storage.database import open_database, write_session
 engine = open_database(sys.argv[1])
-with transaction(engine) as session:
+with write_session(engine) as session:
     session.execute(text("INSERT INTO runs (n) VALUES (7)"))
-with transaction(engine) as session:
+with write_session(engine) as session:
     session.execute(text("INSERT INTO runs (n) VALUES (8)"))
     os.kill(os.getpid(), 9)
 """
@@ -101,11 +101,11 @@ with transaction(engine) as session:
 ADD_FOR_EVER = """
 import sys, threading
 from sqlalchemy import text
-from hfmds.storage.database import open_database, transaction
+from hfmds.storage.database import open_database, write_session
 engine = open_database(sys.argv[1])
 def add_for_ever(number):
     while True:
-        with transaction(engine) as session:
+        with write_session(engine) as session:
             session.execute(text(f"INSERT INTO runs (id, n) VALUES ({number}, 0)"))
         sys.stdout.write(f"{number}\\n")
         sys.stdout.flush()
@@ -126,32 +126,32 @@ class DatabaseSuite:
         engine.dispose()
 
     def test_a_transaction_is_kept_whole(self, engine: Engine, url: str) -> None:
-        with transaction(engine) as session:
+        with write_session(engine) as session:
             session.execute(insert(runs), [{"n": 1}, {"n": 2}])
         again = open_database(url)
-        with reading(again) as session:
+        with read_session(again) as session:
             assert numbers(session) == [1, 2]
         again.dispose()
 
     def test_a_transaction_that_fails_leaves_nothing(self, engine: Engine) -> None:
         def change_then_fail() -> None:
-            with transaction(engine) as session:
+            with write_session(engine) as session:
                 session.execute(insert(runs), {"n": 1})
                 session.execute(text("CREATE TABLE extra (id INTEGER)"))
                 raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
             change_then_fail()
-        with reading(engine) as session:
+        with read_session(engine) as session:
             assert numbers(session) == []
-        with pytest.raises(DBAPIError, match="extra"), reading(engine) as session:
+        with pytest.raises(DBAPIError, match="extra"), read_session(engine) as session:
             session.execute(text("SELECT * FROM extra"))
 
     def test_an_error_in_one_of_many_transactions_hits_that_one_alone(self, engine: Engine) -> None:
         refused: list[int] = []
 
         def add(n: int) -> None:
-            with transaction(engine) as session:
+            with write_session(engine) as session:
                 session.execute(insert(runs), {"id": n, "n": n})
                 if n in (3, 5):
                     raise ZeroDivisionError
@@ -164,7 +164,7 @@ class DatabaseSuite:
 
         at_once(*(lambda n=n: add_or_note(n) for n in range(1, 9)))  # type: ignore[misc]
         assert sorted(refused) == [3, 5]
-        with reading(engine) as session:
+        with read_session(engine) as session:
             assert numbers(session) == [1, 2, 4, 6, 7, 8]
 
     def test_a_process_killed_while_many_write_keeps_all_it_acknowledged(
@@ -178,26 +178,26 @@ class DatabaseSuite:
         process.kill()
         lines += process.communicate(timeout=30)[0].splitlines(keepends=True)
         acknowledged = {int(line) for line in lines if line.endswith("\n")}
-        with reading(engine) as session:
+        with read_session(engine) as session:
             assert acknowledged <= set(session.scalars(select(runs.c.id)))
 
     def test_foreign_keys_are_enforced(self, engine: Engine) -> None:
-        with pytest.raises(IntegrityError), transaction(engine) as session:
+        with pytest.raises(IntegrityError), write_session(engine) as session:
             session.execute(insert(rounds), {"run": 99})
 
     def test_a_reader_sees_one_moment_and_waits_for_no_writer(self, engine: Engine) -> None:
-        with reading(engine) as reader:
+        with read_session(engine) as reader:
             assert numbers(reader) == []
-            with transaction(engine) as writer:
+            with write_session(engine) as writer:
                 writer.execute(insert(runs), {"n": 1})
-                with reading(engine) as other:
+                with read_session(engine) as other:
                     assert numbers(other) == []
             assert numbers(reader) == []
-        with reading(engine) as reader:
+        with read_session(engine) as reader:
             assert numbers(reader) == [1]
 
     def test_a_fault_of_ours_is_not_called_unavailable(self, engine: Engine) -> None:
-        with pytest.raises(DBAPIError, match="no_such"), transaction(engine) as session:
+        with pytest.raises(DBAPIError, match="no_such"), write_session(engine) as session:
             session.execute(text("SELECT * FROM no_such"))
 
     def test_a_killed_process_keeps_what_it_committed_and_nothing_else(
@@ -205,15 +205,15 @@ class DatabaseSuite:
     ) -> None:
         killed = subprocess.run([sys.executable, "-c", COMMIT_THEN_DIE, url])
         assert killed.returncode == -9
-        with reading(engine) as session:
+        with read_session(engine) as session:
             assert numbers(session) == [7]
 
     def test_concurrent_read_modify_write_loses_no_step(self, engine: Engine) -> None:
-        with transaction(engine) as session:
+        with write_session(engine) as session:
             session.execute(insert(runs), {"n": 0})
         records = Records(engine)
         at_once(*[lambda: [records.add_one() for _ in range(10)]] * 4)
-        with reading(engine) as session:
+        with read_session(engine) as session:
             assert numbers(session) == [40]
 
     def test_what_is_added_by_many_at_once_is_there_once(self, engine: Engine) -> None:
@@ -221,26 +221,26 @@ class DatabaseSuite:
         added: list[bool] = []
         at_once(*[lambda: added.extend(records.add_once(run) for run in range(10))] * 4)
         assert sorted(added) == [False] * 30 + [True] * 10
-        with reading(engine) as session:
+        with read_session(engine) as session:
             assert numbers(session) == [0] * 10
 
     def test_transactions_happen_one_after_the_other(self, engine: Engine) -> None:
         records = Records(engine)
         for night in range(10):
             pair = [f"{night} a", f"{night} b"]
-            with transaction(engine) as session:
+            with write_session(engine) as session:
                 session.execute(update(marks).values(on_call=0))
                 session.execute(insert(marks), [{"who": who, "on_call": 1} for who in pair])
             at_once(*(lambda who=who: records.go_home(who) for who in pair))  # type: ignore[misc]
-            with reading(engine) as session:
+            with read_session(engine) as session:
                 on_call = select(marks.c.who).where(marks.c.on_call == 1)
                 assert len(session.scalars(on_call).all()) == 1
 
     def test_a_database_that_stays_busy_is_unavailable(self, engine: Engine, url: str) -> None:
         impatient = open_database(url, busy_timeout_seconds=0.05)
-        with transaction(engine) as first:
+        with write_session(engine) as first:
             assert numbers(first) == []
-            with pytest.raises(Unavailable) as refusal, transaction(impatient) as second:
+            with pytest.raises(Unavailable) as refusal, write_session(impatient) as second:
                 numbers(second)
         impatient.dispose()
         busy = f"the database {shown_url(engine)} is busy or away: "

@@ -14,7 +14,7 @@ from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import ConfigurationError, CorruptData, HfmdsError
 from hfmds.storage.backup.backup import back_up, check, partial_suffix, restore
 from hfmds.storage.blobs import FolderBlobs
-from hfmds.storage.database import opened_database, transaction
+from hfmds.storage.database import opened_database, write_session
 from hfmds.storage.schema import Schema
 
 PROGRAM = "coordinator"
@@ -27,14 +27,14 @@ class Program:
         self.data_dir = data_dir
         self.blobs = FolderBlobs(data_dir / "blobs" / "run-1")
         self._url = f"sqlite:///{data_dir}/state.sqlite3"
-        with opened_database(self._url) as engine, transaction(engine) as session:
+        with opened_database(self._url) as engine, write_session(engine) as session:
             session.execute(text("CREATE TABLE IF NOT EXISTS named (sha256 TEXT)"))
             for program in (PROGRAM, "synthesis_store"):  # which may share a database
                 session.execute(text(f"CREATE TABLE IF NOT EXISTS {program}_schema (v TEXT)"))
 
     def keep(self, content: bytes) -> Digest:
         digest = self.blobs.put_bytes(content)
-        with opened_database(self._url) as engine, transaction(engine) as session:
+        with opened_database(self._url) as engine, write_session(engine) as session:
             session.execute(text("INSERT INTO named VALUES (:name)"), {"name": digest.sha256})
         return digest
 
@@ -54,7 +54,7 @@ class Program:
                         break
                     held.append(self.blobs.put_bytes(f"content {number}".encode()))
                     gone = held.pop(0) if len(held) > 3 else None
-                    with transaction(engine) as session:
+                    with write_session(engine) as session:
                         session.execute(
                             text("INSERT INTO named VALUES (:name)"), {"name": held[-1].sha256}
                         )

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, insert, select, text
 from sqlalchemy.exc import IntegrityError
 
 from hfmds.errors import ConfigurationError, Unavailable
-from hfmds.storage.database import open_database, reading, transaction
+from hfmds.storage.database import open_database, read_session, write_session
 from tests.storage.database_suite import DatabaseSuite, Records, at_once, metadata, numbers, runs
 from tests.support.postgres import PostgresServer
 from tests.support.waiting import wait_until
@@ -56,13 +56,13 @@ class TestPostgresql(DatabaseSuite):
 
 def test_errors_do_not_show_what_was_to_be_kept(engine: Engine) -> None:
     row = {"id": 1, "n": 123_456_789}
-    with pytest.raises(IntegrityError) as failure, transaction(engine) as session:
+    with pytest.raises(IntegrityError) as failure, write_session(engine) as session:
         session.execute(insert(runs), [row, row])
     assert "123456789" not in str(failure.value)
 
 
 def test_sqlite_is_set_up_to_lose_nothing(engine: Engine) -> None:
-    with reading(engine) as session:
+    with read_session(engine) as session:
         pragmas = {
             name: session.scalar(text(f"PRAGMA {name}"))
             for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
@@ -76,11 +76,11 @@ def test_sqlite_is_set_up_to_lose_nothing(engine: Engine) -> None:
 
 
 def test_a_full_disk_is_unavailable_and_leaves_nothing(engine: Engine) -> None:
-    with pytest.raises(Unavailable), transaction(engine) as session:
+    with pytest.raises(Unavailable), write_session(engine) as session:
         session.execute(insert(runs), {"n": 1})
         session.execute(text("PRAGMA max_page_count = 1"))  # as many as there are
         session.execute(insert(runs), [{"n": n} for n in range(10_000)])
-    with reading(engine) as session:
+    with read_session(engine) as session:
         assert numbers(session) == []
 
 
@@ -89,14 +89,14 @@ def test_a_full_disk_is_unavailable_and_leaves_nothing(engine: Engine) -> None:
 
 def test_writers_of_several_processes_take_turns(postgres: Engine, postgres_url: str) -> None:
     engines = [open_database(postgres_url) for _ in range(4)]  # as different as processes'
-    with transaction(postgres) as session:
+    with write_session(postgres) as session:
         session.execute(insert(runs), {"n": 0})
     at_once(
         *(lambda one=one: [Records(one).add_one() for _ in range(10)] for one in engines)  # type: ignore[misc]
     )
     for engine in engines:
         engine.dispose()
-    with reading(postgres) as session:
+    with read_session(postgres) as session:
         assert numbers(session) == [40]
 
 
@@ -108,14 +108,14 @@ def test_writers_of_programs_that_share_a_database_do_not_wait_for_each_other(
         open_database(postgres_url, program, **patience)
         for program in ("coordinator", "coordinator", "synthesis_store")
     )
-    with transaction(one):
-        with transaction(other) as session:
+    with write_session(one):
+        with write_session(other) as session:
             session.execute(insert(runs), {"n": 7})
-        with pytest.raises(Unavailable), transaction(again):
+        with pytest.raises(Unavailable), write_session(again):
             pass
     for engine in (one, again, other):
         engine.dispose()
-    with reading(postgres) as session:
+    with read_session(postgres) as session:
         assert numbers(session) == [7]
 
 
@@ -164,7 +164,7 @@ def test_a_server_that_restarts_under_load_loses_nothing_it_said_yes_to(
             thread.join(60)
     assert failures == []
     assert not [message for message in told if "pssst" in message]
-    with reading(postgres) as session:
+    with read_session(postgres) as session:
         assert set(session.scalars(select(runs.c.id))) == set(done)
     assert len(done) == len(set(done))
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, inspect, text
 
 from hfmds.errors import ConfigurationError, Unavailable
-from hfmds.storage.database import open_database, reading, shown_url, transaction
+from hfmds.storage.database import open_database, read_session, shown_url, write_session
 from hfmds.storage.schema import Schema, SchemaState
 
 REPOSITORY = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ def tables(engine: Engine) -> set[str]:
 
 
 def claim_revision(engine: Engine, revision: str) -> None:
-    with transaction(engine) as session:
+    with write_session(engine) as session:
         session.execute(text(f"UPDATE toy_schema SET version_num = '{revision}'"))
 
 
@@ -57,11 +57,11 @@ def test_an_upgrade_makes_the_tables_and_may_be_repeated(schema: Schema, engine:
 def test_an_upgrade_keeps_what_is_there(schema: Schema, engine: Engine) -> None:
     schema.upgrade(engine, to="0001")
     assert schema.state(engine) is SchemaState.OLDER
-    with transaction(engine) as session:
+    with write_session(engine) as session:
         session.execute(text("INSERT INTO shelves (id) VALUES (1), (2)"))
         session.execute(text("INSERT INTO books (id, shelf) VALUES (7, 1), (8, 2)"))
     schema.upgrade(engine)
-    with reading(engine) as session:
+    with read_session(engine) as session:
         books = session.execute(
             text("SELECT books.id, label FROM books JOIN shelves ON shelf = shelves.id ORDER BY 1")
         )
@@ -69,7 +69,7 @@ def test_an_upgrade_keeps_what_is_there(schema: Schema, engine: Engine) -> None:
 
 
 def test_an_upgrade_that_fails_changes_nothing(schema: Schema, engine: Engine) -> None:
-    with transaction(engine) as session:
+    with write_session(engine) as session:
         session.execute(text("CREATE TABLE books (mine INTEGER)"))
     with pytest.raises(ConfigurationError) as refusal:
         schema.upgrade(engine)
@@ -117,8 +117,8 @@ def test_an_upgrade_waits_longer_for_another_than_writers_do(
     schema: Schema, engine: Engine, database_url: str
 ) -> None:
     hurried = open_database(database_url, busy_timeout_seconds=0.05)
-    with ThreadPoolExecutor() as threads, transaction(engine):
-        with pytest.raises(Unavailable), transaction(hurried):
+    with ThreadPoolExecutor() as threads, write_session(engine):
+        with pytest.raises(Unavailable), write_session(hurried):
             pass
         upgrade = threads.submit(schema.upgrade, hurried)
         with pytest.raises(TimeoutError):

@@ -23,7 +23,7 @@ from hfmds.domain.recipe import ModelSpec
 from hfmds.event_chain import Event, flaw
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.storage.blobs import FolderBlobs
-from hfmds.storage.database import open_database, reading
+from hfmds.storage.database import open_database, read_session
 from hfmds.storage.schema import Schema
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.api.store_service import StoreServicer
@@ -178,7 +178,7 @@ class Store:
     def orphans(self) -> int:
         """Return how many orphans wait to be deleted."""
         waiting = select(func.count()).select_from(OrphanRow).filter_by(deleted_at=None)
-        with reading(self.engine) as session:
+        with read_session(self.engine) as session:
             return session.scalar(waiting) or 0
 
     def metric(self, name: str, **labels: str) -> float | None:

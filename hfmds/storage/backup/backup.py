@@ -28,7 +28,7 @@ from typing import Any
 from hfmds.domain.digest import Digest, digest_of_file
 from hfmds.errors import ConfigurationError, CorruptData, InvalidInput
 from hfmds.storage.blobs import CHUNK_BYTES, is_blob_name
-from hfmds.storage.database import looking, opened_database, transaction
+from hfmds.storage.database import opened_database, read_connection, write_session
 from hfmds.storage.files import (
     FolderLock,
     full_disk_is_unavailable,
@@ -192,8 +192,8 @@ def restore(source: Path, program: str, data_dir: Path) -> Backup:
 
 def _freeze(data_dir: Path, links: Path, database: Path) -> None:
     """Copy the database, and give all blobs second names, both as of the same moment."""
-    with opened_database(_url(data_dir)) as engine, looking(engine) as view:
-        with transaction(engine):  # no program writes, or deletes blobs that the database names
+    with opened_database(_url(data_dir)) as engine, read_connection(engine) as view:
+        with write_session(engine):  # no program writes, or deletes blobs that the database names
             view.exec_driver_sql("SELECT count(*) FROM sqlite_schema")  # the view begins here
             for name in _blob_names(data_dir):
                 _link(data_dir / name, links / name)
@@ -263,7 +263,7 @@ def _require_embedded(data_dir: Path) -> None:
 
 def _require_tables_of(program: str, data_dir: Path) -> None:
     """Refuse the data folder of the other program, which also reads HFMDS_DATA_DIR."""
-    with opened_database(_url(data_dir)) as engine, looking(engine) as view:
+    with opened_database(_url(data_dir)) as engine, read_connection(engine) as view:
         tables = view.exec_driver_sql("SELECT name FROM sqlite_schema WHERE name GLOB '*_schema'")
         owners = sorted(name.removesuffix("_schema") for (name,) in tables)
     if program not in owners:

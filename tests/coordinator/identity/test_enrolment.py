@@ -16,7 +16,7 @@ from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.token_text import TokenKind, new_token
 from hfmds.service.security.certificates import Certificate
 from hfmds.service.security.identity import Identity, Kind
-from hfmds.storage.database import open_database, transaction
+from hfmds.storage.database import open_database, write_session
 from tests.coordinator.identity.registry_office import (
     DAY,
     OLGA,
@@ -162,7 +162,7 @@ def test_an_invented_nonce_is_refused(office: Office, tmp_path: Path) -> None:
 def test_nonces_for_strangers_do_not_wait_for_a_writer(office: Office, tmp_path: Path) -> None:
     key, stranger = DeviceKey.create(), new_token(TokenKind.ENROL)
     other = open_database(database_of(tmp_path), busy_timeout_seconds=0.1)
-    with transaction(other):  # another process writes
+    with write_session(other):  # another process writes
         for token in (stranger, None):
             with pytest.raises(NotAllowed):
                 office.enrol(key, token, "camera")

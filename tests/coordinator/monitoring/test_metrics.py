@@ -26,7 +26,7 @@ from hfmds.domain.round_policy import Asynchronous
 from hfmds.domain.runs import Phase, Round, RunState
 from hfmds.domain.tasks import DeviceReport, FailureCause, LateReason, TaskStage
 from hfmds.errors import NotFound, Unavailable
-from hfmds.storage.database import opened_database, reading
+from hfmds.storage.database import opened_database, read_session
 from hfmds.wire.tensors import encode_weights
 from tests.coordinator.workbench import PROFILE, echo, make_spec, workbench
 from tests.support.databases import database_of
@@ -341,7 +341,7 @@ async def test_a_scrape_reads_no_table_that_grows_with_history(tmp_path: Path) -
         live = LiveCounts(app.counts, bench.registry)
         await bench.create(make_spec(rounds=2, devices=1))
         await bench.play("a", 1, echo)
-        with opened_database(database_of(tmp_path)) as engine, reading(engine) as session:
+        with opened_database(database_of(tmp_path)) as engine, read_session(engine) as session:
 
             @event.listens_for(app.engine, "before_cursor_execute")
             def _note(_: object, __: object, statement: str, values: Any, *___: object) -> None:

@@ -21,7 +21,7 @@ from hfmds.domain.runs import RunState
 from hfmds.domain.tasks import FailureCause, LateReason
 from hfmds.errors import InvalidInput, NotFound, TooLate, WrongState
 from hfmds.event_chain import Event, canonical, flaw, make_event, origin
-from hfmds.storage.database import opened_database, transaction
+from hfmds.storage.database import opened_database, write_session
 from tests.coordinator.records.test_states import Records, completed
 from tests.coordinator.workbench import Workbench, echo, make_spec, workbench
 from tests.support.databases import database_of
@@ -243,7 +243,7 @@ def test_code_that_would_change_an_event_is_found(tmp_path: Path, path: str, cod
 
 def broken(folder: Path, *statements: str, head: str = "") -> str:
     """Return the result of checking the log after a statement changed the database."""
-    with opened_database(database_of(folder)) as engine, transaction(engine) as session:
+    with opened_database(database_of(folder)) as engine, write_session(engine) as session:
         for statement in statements:
             _execute(session, statement)
     run_uid, log = log_in(folder)

@@ -9,7 +9,7 @@ from coordinator.records.rounds import RoundRecords
 from coordinator.records.runs import RunRecords
 from coordinator.records.tables import LeadershipRow, RoundRow
 from coordinator.replicas.leadership import Attempt, Deposed, LeaseRecords, Term
-from hfmds.storage.database import reading, transaction
+from hfmds.storage.database import read_session, write_session
 from tests.coordinator.workbench import make_spec
 
 
@@ -18,7 +18,7 @@ def lease(engine: Engine, holder: str) -> LeaseRecords:
 
 
 def expire_lease(engine: Engine) -> None:
-    with transaction(engine) as session:
+    with write_session(engine) as session:
         session.execute(update(LeadershipRow).values(expires_at=1.0))
 
 
@@ -73,5 +73,5 @@ def test_an_ended_term_allows_neither_writes_nor_reads(engine: Engine) -> None:
     second.over = True
     with pytest.raises(Deposed):
         RoundRecords(second.engine).begin("run", 5, now=1.0)
-    with reading(engine) as session:
+    with read_session(engine) as session:
         assert set(session.scalars(select(RoundRow.number))) == {1, 2, 4}

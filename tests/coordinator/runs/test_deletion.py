@@ -18,7 +18,7 @@ from coordinator.runs.run_control import DriverRecords
 from hfmds.domain.runs import ModelVersion, RunState
 from hfmds.errors import InvalidInput, NotFound, Unavailable, WrongState
 from hfmds.event_chain import flaw
-from hfmds.storage.database import fenced, opened_database, reading
+from hfmds.storage.database import fenced, opened_database, read_session
 from hfmds.wire.tensors import encode_weights
 from tests.coordinator.workbench import Workbench, echo, make_spec, model_after, workbench
 from tests.support.databases import database_of
@@ -39,7 +39,7 @@ async def thread_ends(name: str) -> None:
 
 def rows_of(folder: Path, run_id: str) -> int:
     """Count the rows of a run, without its log."""
-    with opened_database(database_of(folder)) as engine, reading(engine) as session:
+    with opened_database(database_of(folder)) as engine, read_session(engine) as session:
         tables = (RunRow, RoundRow, PhaseRow, TaskRow)
         rows = [session.scalars(select(t).where(t.run_id == run_id)).all() for t in tables]
         return sum(map(len, rows))

@@ -35,7 +35,7 @@ from hfmds.service.client.peer import Peer
 from hfmds.service.monitoring.rpc_metrics import RpcMetrics
 from hfmds.service.server.server import GrpcServer
 from hfmds.storage.blobs import FolderBlobs, verify_blob
-from hfmds.storage.database import transaction
+from hfmds.storage.database import write_session
 from hfmds.storage.staging import Staging
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.v1.synthesis_store_pb2_grpc import SynthesisStoreServiceStub
@@ -391,7 +391,7 @@ async def test_a_call_that_hung_up_opens_no_pool_behind_the_release_of_its_run(
     request = pb.OpenPoolRequest(pool_id="late", spec=pool_spec_message(SPEC))
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     servicer = new_servicer(store)
-    with transaction(store.engine) as session:
+    with write_session(store.engine) as session:
         opening = asyncio.create_task(servicer.OpenPool(request, CONTEXT))
         await asyncio.sleep(0)  # its thread waits for the end of this transaction
         opening.cancel()

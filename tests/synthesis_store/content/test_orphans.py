@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.errors import Unavailable
 from hfmds.storage.blobs import FolderBlobs
-from hfmds.storage.database import transaction
+from hfmds.storage.database import write_session
 from hfmds.wire.tensors import encode_batch
 from synthesis_store.content.orphans import Erased
 from tests.synthesis_store.examples import GRACE_SECONDS, SPEC, Store, joined, make_batch
@@ -54,12 +54,12 @@ class SlowBlobs(FolderBlobs):
 
 
 def add_orphan(store: Store, digest: Digest, reason: str = "") -> None:
-    with transaction(store.engine) as session:
+    with write_session(store.engine) as session:
         store.app.orphans.add(session, digest, reason)
 
 
 def rescue(store: Store, digest: Digest) -> None:
-    with transaction(store.engine) as session:
+    with write_session(store.engine) as session:
         store.app.orphans.rescue(session, [digest])
 
 

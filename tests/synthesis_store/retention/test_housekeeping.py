@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from hfmds.domain.pools import PoolState
 from hfmds.errors import LimitExceeded
-from hfmds.storage.database import transaction
+from hfmds.storage.database import write_session
 from synthesis_store.pools.pool_records import require_pool
 from synthesis_store.retention.housekeeping import Housekeeper
 from synthesis_store.settings import StoreSettings
@@ -83,7 +83,7 @@ async def test_a_record_that_cannot_be_read_holds_up_no_other_pool(
     for pool_id, seed in (("broken", 1), ("sound", 2)):
         store.pools.open(pool_id, replace(SPEC, run_id=pool_id, seal_quorum=1))
         store.put("a", make_batch(seed), pool_id)
-    with transaction(store.engine) as session:
+    with write_session(store.engine) as session:
         require_pool(session, "broken").spec = b"\xff"
     await work(store, lambda: store.pools.status("sound").state is PoolState.SEALED)
     assert "pool broken" in caplog.text

@@ -10,7 +10,7 @@ from sqlalchemy import event
 
 from hfmds.domain.pools import Collected, PoolState
 from hfmds.errors import NotFound, TooLate
-from hfmds.storage.database import reading
+from hfmds.storage.database import read_session
 from tests.synthesis_store.examples import (
     ACCUMULATE,
     SPEC,
@@ -81,7 +81,7 @@ def test_collecting_a_snapshot_does_not_cost_more_where_there_are_more_of_them(
     for number in range(10):
         refresh(store, 1, replace(SPEC, run_id=f"other-{number}"), a=make_batch(100 + number))
     assert len(statements("the-last-run")) == len(first)
-    with reading(store.engine) as session:
+    with read_session(store.engine) as session:
         for statement in first:
             if statement.startswith("SELECT DISTINCT shards.sha256"):
                 values = ("", *[0] * (statement.count("?") - 1))
