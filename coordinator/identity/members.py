@@ -44,7 +44,10 @@ class Members:
         """
         with self._fleet.write_session() as session:
             known, row = is_known(session, device_id), member(session, device_id)
-            row.revoked_at = max(row.revoked_at, self._fleet.now())
+            # If the device came back, its certificates may begin up to a second after its last
+            # revocation, even where the clock still shows an earlier time.
+            came_back = row.revoked_at > 0 and not row.revoked
+            row.revoked_at = max(self._fleet.now(), row.revoked_at + came_back)
             row.revoked, row.quarantined, row.reason = True, False, reason
             end_key(session, row.key_sha256)
             naming = update(TokenRow).where(TokenRow.device_id == device_id)

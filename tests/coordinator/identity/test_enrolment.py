@@ -319,6 +319,21 @@ def test_a_revoked_device_comes_back_only_by_a_later_token_for_its_id(office: Of
         office.members.exclusions().require_alive(certificate(old))
 
 
+@pytest.mark.parametrize("clock_goes", [0.1, -2.0])  # another replica's clock may be behind
+def test_a_device_that_came_back_is_revoked_again_within_a_second(
+    office: Office, clock_goes: float
+) -> None:
+    office.members.revoke("camera", "stolen", OLGA)
+    back = office.enrol(DeviceKey.create(), office.token(device_id="camera"))
+    office.members.exclusions().require_alive(certificate(back))
+    office.now += clock_goes
+    office.members.revoke("camera", "stolen again", OLGA)
+    with pytest.raises(NotAllowed, match="was revoked"):
+        office.members.exclusions().require_alive(certificate(back))
+    fresh = office.enrol(DeviceKey.create(), office.token(device_id="camera"))
+    office.members.exclusions().require_alive(certificate(fresh))
+
+
 def test_old_keys_stay_revoked_when_their_device_enrols_again(
     office: Office,
 ) -> None:
