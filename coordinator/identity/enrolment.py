@@ -140,7 +140,9 @@ class DeviceEnrolment:
         if session.get(DeadKeyRow, end_of_key(key_sha256)) is not None:
             raise NotAllowed(
                 f"this key of device {row.device_id!r} was revoked or replaced, and somebody else "
-                f"may have it; let the device make another key"
+                f"may have it; delete identity/ in the device's state folder, so that it makes "
+                f"another key, and enrol it with a token: hfmds pki enrol-token --device "
+                f"{row.device_id}"
             )
         if _owner(session, key_sha256) not in (None, row.device_id):
             raise NotAllowed(f"another device than {row.device_id!r} has this key")

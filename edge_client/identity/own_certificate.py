@@ -7,7 +7,7 @@ wall clock only tells how long the device was off. A wrong clock makes it ask to
 nothing, or too late, and then the key helps.
 
     identity/key.pem          the device's key; a secret
-    identity/next-key.pem     the key for a new token, until the device has a certificate for it
+    identity/next-key.pem     the key for a new token, until the coordinator certifies or refuses it
     identity/certificate.pem  the device's certificate
     identity/authority.pem    the authorities it trusts: HFMDS_TLS_AUTHORITY and the fleet's
     identity/terms.json       the device's id, and when to renew; written last
@@ -145,6 +145,9 @@ class OwnCertificate:
             # The token may be for other devices. If the device's certificate is no longer valid,
             # the coordinator refuses its calls and says why.
             log.warning("the coordinator refuses the token, going on without it: %s", error)
+            if isinstance(error, NotAllowed):
+                # A lost answer may have certified the key before an operator revoked the device.
+                self._next_key_path.unlink()
             return False
         self._keep(issued, device_id, _sha256(token), key)
         return True

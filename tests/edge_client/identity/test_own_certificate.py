@@ -42,7 +42,9 @@ class Coordinator:
         self.used_by: dict[str, str] = dict.fromkeys(tokens, "")
         self.keys: dict[str, str] = {}  # by device
         self.asked: list[str] = []  # "token", "key" or "certificate"
+        self.dead_keys: set[str] = set()
         self.answers = True
+        self.loses_answers = False
         self.takes_certificates = True
         self.nonces: set[bytes] = set()
 
@@ -62,6 +64,8 @@ class Coordinator:
         request = Request(csr)
         request.require_signature(nonce, signature)
         self.asked.append("token" if token else "key")
+        if request.key_sha256 in self.dead_keys:
+            raise NotAllowed("the key was revoked")
         if token:
             if self.used_by.setdefault(token, "?") not in ("", request.key_sha256):
                 raise NotAllowed("the token is spent")
@@ -70,6 +74,8 @@ class Coordinator:
             self.keys[device_id] = request.key_sha256
         elif self.keys.get(device_id) != request.key_sha256:
             raise NotAllowed("not the device's key")
+        if self.loses_answers:
+            raise Unavailable("no answer")
         return device_id, self._issued(request, device_id)
 
     async def renew(self, csr: bytes) -> IssuedCertificate:
@@ -260,6 +266,23 @@ async def test_a_token_for_other_ids_does_not_stop_an_enrolled_device(
     key = device.files.key.read_bytes()
     assert await device.enrol(Strict(), token="second") == "camera"
     assert device.files.key.read_bytes() == key
+    device.files.read()  # key and certificate fit
+
+
+async def test_a_key_that_was_revoked_before_the_device_heard_of_its_certificate_is_replaced(
+    device: Device, coordinator: Coordinator
+) -> None:
+    await device.enrol(coordinator)
+    coordinator.used_by |= {"second": "", "third": ""}
+    coordinator.loses_answers = True
+    with pytest.raises(Unavailable):
+        await device.enrol(coordinator, token="second")
+    coordinator.loses_answers = False
+    coordinator.dead_keys.add(coordinator.keys["camera"])
+    assert await device.enrol(coordinator, token="third") == "camera"
+    assert coordinator.used_by["third"] == ""
+    await device.enrol(coordinator, token="third")
+    assert coordinator.used_by["third"] == coordinator.keys["camera"]
     device.files.read()  # key and certificate fit
 
 
