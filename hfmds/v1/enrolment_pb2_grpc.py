@@ -72,14 +72,15 @@ class EnrolmentServiceServicer:
         """Makes the caller a device of the fleet and gives it a certificate.
 
         Idempotency key: (token, key of the csr). A caller that missed the answer repeats the call with
-        a new nonce and the same key, and gets another certificate for the same device id. A token's
-        use counts once for each key. OK spends the nonce. Status: INVALID_ARGUMENT the csr has no
-        P-256 key, names another identity or is not signed by its key, or the signature is wrong;
-        PERMISSION_DENIED the token is unknown, spent, revoked, expired or not for this device id, or
-        there is no token and the key is not the device's (strangers all get this answer), or the
-        device is revoked, or the key was revoked, replaced or is another device's; ABORTED the nonce is
-        unknown, spent or expired: begin again; ALREADY_EXISTS the device id has another key and the
-        token does not name this id; FAILED_PRECONDITION this coordinator has no device issuer.
+        a new nonce and the same key, and gets another certificate for the same device id. This is no
+        further use of the token, unless the device has enrolled with another token since. OK spends
+        the nonce. Status: INVALID_ARGUMENT the csr has no P-256 key, names another identity or is not
+        signed by its key, or the signature is wrong; PERMISSION_DENIED the token is unknown, spent,
+        revoked, expired or not for this device id, or there is no token and the key is not the
+        device's (strangers all get this answer), or the device is revoked, or the key was revoked,
+        replaced or is another device's; ABORTED the nonce is unknown, spent or expired: begin again;
+        ALREADY_EXISTS the device id has another key and the token does not name this id;
+        FAILED_PRECONDITION this coordinator has no device issuer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -150,17 +150,17 @@ class FleetServiceServicer:
         """Revokes a device: all certificates that it holds now are dead, whichever authority signed them,
         and the tokens that name its id end. It may enrol again with a later token that names its id,
         and with another key. Idempotent: a repeated call revokes it as of that call. Status:
-        INVALID_ARGUMENT not an id; RESOURCE_EXHAUSTED the revoked and quarantined devices need more
-        than 3 MiB in SetExclusions.
+        INVALID_ARGUMENT not an id; RESOURCE_EXHAUSTED all exclusions need more than 3 MiB in
+        SetExclusions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeCertificate(self, request, context):
-        """Revokes one certificate of any kind. A serial number of the fleet's own authorities names the
-        key, too: the other certificates of this key are dead, and nobody gets a further one for it.
-        Idempotent. Status: INVALID_ARGUMENT not a serial number; FAILED_PRECONDITION it is the
+        """Revokes one certificate of any kind. A serial number that `hfmds pki` or a coordinator gave
+        names the key, too: the other certificates of this key are dead, and nobody gets a further one
+        for it. Idempotent. Status: INVALID_ARGUMENT not a serial number; FAILED_PRECONDITION it is the
         caller's own; RESOURCE_EXHAUSTED all exclusions need more than 4 MiB.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -3,9 +3,10 @@
 The revocation of a device has a time. All certificates of the device that begin at or before that
 time are dead, also those of another issuer. The device can come back with a later certificate.
 
-A serial number revokes a certificate of any party. The fleet's authorities end each serial number
-with the last 20 digits of the key's name. So a revoked serial number names a key, too, and all
-certificates of this key are dead, whether anybody recorded them or not.
+A serial number revokes a certificate of any party. `Authority` ends each serial number with the
+last 20 digits of the key's name. So a revoked serial number names a key, too, and all certificates
+of this key are dead, whether anybody recorded them or not. Serial numbers of other programs, such
+as cert-manager, name no key.
 """
 
 from __future__ import annotations
