@@ -133,7 +133,7 @@ async def _serving_page(
         yield {}
         return
     access = PageAccess(settings.web_listen, settings.tls, find_admin, gate)
-    api = JsonApi(app.admin.runs, app.admin.operations, store, access)
+    api = JsonApi(app.admin.runs, app.admin.overview, store, access)
     server = WebServer(settings.web_listen, settings.tls, access, api)
     async with server.serving():
         yield {"web": server.address}

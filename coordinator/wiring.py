@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Engine
 
 from coordinator.api.admin_service import AdminServicer
-from coordinator.api.device_list import DeviceList
 from coordinator.api.device_service import CoordinatorServicer
-from coordinator.api.operations import DrainSwitch, Operations
 from coordinator.devices.assignments import Assignments, WorkFinder
 from coordinator.devices.check_in import CheckIns
 from coordinator.devices.downloads import Downloads
@@ -33,6 +31,9 @@ from coordinator.monitoring.live_counts import Counts
 from coordinator.monitoring.member_counts import count_members
 from coordinator.monitoring.metrics import Metrics
 from coordinator.monitoring.round_timing import RoundTimer
+from coordinator.oversight.device_list import DeviceList
+from coordinator.oversight.drain_switch import DrainSwitch
+from coordinator.oversight.overview import Overview
 from coordinator.records.device_tasks import TaskRecords
 from coordinator.records.drain import DrainRecords
 from coordinator.records.events import EventRecords
@@ -40,13 +41,13 @@ from coordinator.records.runs import RunRecord
 from coordinator.replicas.notices import Notices, Topic
 from coordinator.runs.checkpoints import Checkpoints, RunModels
 from coordinator.runs.content import Models, Recipes, RunContents
+from coordinator.runs.content_deletion import Deletion
 from coordinator.runs.driver import RunDriver
 from coordinator.runs.drivers import Drivers
 from coordinator.runs.evaluation import HeldOut, Learning
 from coordinator.runs.phase_conductor import PhaseConductor
 from coordinator.runs.pool_refresh import PoolRefresh, PoolStore
 from coordinator.runs.remote_fleet import RemoteFleet
-from coordinator.runs.retention import Deletion
 from coordinator.runs.run_control import DriverRecords, RunControl
 from coordinator.runs.runs import Runs
 from coordinator.runs.selection import Selection
@@ -88,7 +89,7 @@ class App:
     def counts(self) -> Counts:
         """Read the counts that metrics show; blocks."""
         members = count_members(self.engine, time.time())
-        return replace(self.admin.operations.counts(), members=members)
+        return replace(self.admin.overview.counts(), members=members)
 
     def close(self) -> None:
         """Send waiting devices away and end background work of the device side."""
@@ -159,6 +160,6 @@ def build(
     models = RunModels(records, contents, held_out)
     runs = Runs(records, drivers, models, notices, clock)
     events, funnel = EventRecords(engine), FunnelRecords(engine)
-    operations = Operations(runs, events, funnel, DeviceList(engine, registry, clock), drain)
-    admin = AdminServicer(runs, models, operations, DrainSwitch(drain, notices))
+    overview = Overview(runs, events, funnel, DeviceList(engine, registry, clock), drain)
+    admin = AdminServicer(runs, models, overview, DrainSwitch(drain, notices))
     return App(engine, contents, registry, plans, devices, admin, drivers)

@@ -29,7 +29,6 @@ NOUNS_OF_LAYERS = {
     "members",
     "operations",
     "pools",
-    "retention",
     "runs",
     "serving",
     "snapshots",

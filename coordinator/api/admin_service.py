@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from coordinator.api.operations import DrainSwitch, Operations
+from coordinator.oversight.drain_switch import DrainSwitch
+from coordinator.oversight.overview import Overview
 from coordinator.runs.checkpoints import RunModels
 from coordinator.runs.runs import Runs
 from hfmds.domain.devices import require_id
@@ -45,11 +46,11 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     """Answers AdminService."""
 
     def __init__(
-        self, runs: Runs, models: RunModels, operations: Operations, drain: DrainSwitch
+        self, runs: Runs, models: RunModels, overview: Overview, drain: DrainSwitch
     ) -> None:
         self.runs = runs
         self.models = models
-        self.operations = operations
+        self.overview = overview
         self.drain = drain
 
     def add_to(self, server: GrpcServer) -> None:
@@ -127,7 +128,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self, request: pb.ListEventsRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListEventsResponse:
         run_uid, events = await asyncio.to_thread(
-            self.operations.events, request.run_id, request.after_sequence
+            self.overview.events, request.run_id, request.after_sequence
         )
         entries = first_page([*map(event_message, events)], request.page_size)
         return pb.ListEventsResponse(run_uid=run_uid, events=entries)
@@ -135,7 +136,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def GetFunnel(
         self, request: pb.GetFunnelRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetFunnelResponse:
-        funnels = await asyncio.to_thread(self.operations.funnels, request.run_id, request.round)
+        funnels = await asyncio.to_thread(self.overview.funnels, request.run_id, request.round)
         return pb.GetFunnelResponse(funnels=map(funnel_message, funnels))
 
     async def SetDrain(
@@ -147,13 +148,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def GetStatus(
         self, request: pb.GetStatusRequest, context: grpc.aio.ServicerContext
     ) -> pb.GetStatusResponse:
-        return status_message(await asyncio.to_thread(self.operations.status))
+        return status_message(await asyncio.to_thread(self.overview.status))
 
     async def ListDevices(
         self, request: pb.ListDevicesRequest, context: grpc.aio.ServicerContext
     ) -> pb.ListDevicesResponse:
         devices = await asyncio.to_thread(
-            self.operations.device_list.page, request.page_token, ASKED_FOR_A_PAGE
+            self.overview.device_list.page, request.page_token, ASKED_FOR_A_PAGE
         )
         messages = map(device_message, devices)
         page, token = next_page(messages, request.page_size, lambda device: device.device_id)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from coordinator.devices.assignments import Outcome, WorkFinder, WorkRequest
-from coordinator.devices.batching import Batcher
 from coordinator.devices.registry import Registry
+from coordinator.devices.request_batches import Batcher
 from coordinator.devices.retry_times import RetryTimes
 from coordinator.devices.wakeup import Wakeup, wake_all
 from hfmds.domain.devices import DeviceProfile

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from coordinator.devices.batching import Batcher
 from coordinator.devices.registry import Registry
+from coordinator.devices.request_batches import Batcher
 from coordinator.monitoring.log_fields import task_context
 from coordinator.monitoring.metrics import Metrics
 from coordinator.records.acceptance import Acceptance, HandedIn

@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from coordinator.records.runs import RunPosition, RunRecord
 from coordinator.records.tasks import PhaseKey
 from coordinator.runs.content import Models, RunContents
+from coordinator.runs.content_deletion import sweep
 from coordinator.runs.evaluation import HeldOut, Learning
-from coordinator.runs.retention import sweep
 from coordinator.runs.run_control import DriverRecords
 from hfmds.algorithm.models.weight_groups import classifier_of
 from hfmds.domain.digest import Digest

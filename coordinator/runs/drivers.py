@@ -15,8 +15,8 @@ from coordinator.monitoring.metrics import Metrics
 from coordinator.records.runs import RunRecord
 from coordinator.replicas.leadership import Term
 from coordinator.replicas.notices import Notices, Topic
+from coordinator.runs.content_deletion import Deletion
 from coordinator.runs.driver import RunDriver
-from coordinator.runs.retention import Deletion
 from coordinator.runs.run_control import DriverRecords
 from hfmds.domain.runs import Progress, RunState
 from hfmds.errors import NotFound

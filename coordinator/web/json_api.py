@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 from aiohttp import web
 
-from coordinator.api.operations import Operations
+from coordinator.oversight.overview import Overview
 from coordinator.runs.runs import Runs
 from coordinator.web.answers import answer
 from coordinator.web.gallery import Gallery, SnapshotStore
@@ -66,13 +66,13 @@ class JsonApi:
     def __init__(
         self,
         runs: Runs,
-        operations: Operations,
+        overview: Overview,
         store: SnapshotStore,
         access: PageAccess,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._runs = runs
-        self._operations = operations
+        self._overview = overview
         self._store = store
         self._access = access
         self._histories = Histories(runs)
@@ -131,7 +131,7 @@ class JsonApi:
         return answer(request, _encoded({"identity": str(identity or "")}), _JSON)
 
     async def _status(self, request: web.Request) -> Shape:
-        return status_shape(await self._in_thread(self._operations.status))
+        return status_shape(await self._in_thread(self._overview.status))
 
     async def _list(self, request: web.Request) -> Shape:
         return runs_shape(await self._in_thread(self._runs.list))
@@ -162,11 +162,11 @@ class JsonApi:
     async def _funnel(self, request: web.Request) -> Shape:
         number = _number(request, "round")
         return funnels_shape(
-            await self._in_thread(self._operations.funnels, _run_id(request), number)
+            await self._in_thread(self._overview.funnels, _run_id(request), number)
         )
 
     async def _events(self, request: web.Request) -> Shape:
-        events = await self._in_thread(self._operations.last_events, _run_id(request), _MOST_EVENTS)
+        events = await self._in_thread(self._overview.last_events, _run_id(request), _MOST_EVENTS)
         return events_shape(events)
 
     async def _devices(self, request: web.Request) -> Shape:
@@ -174,7 +174,7 @@ class JsonApi:
         known = [each_state.value for each_state in DeviceState]
         if state not in ("", *known):
             raise InvalidInput(f"state is {state[:50]!r}; it must be one of {', '.join(known)}")
-        devices = await self._in_thread(self._operations.device_list.page)
+        devices = await self._in_thread(self._overview.device_list.page)
         return devices_shape(devices, state, self._access.quarantined)
 
     async def _pictured(self, request: web.Request) -> Shape:

@@ -9,13 +9,13 @@ import typer
 from hfmds.cli.commands import (
     audit,
     backup,
+    data_removal,
     database,
     datasets,
     devices,
     models,
     operations,
     pki,
-    retention,
     runs,
     snapshots,
 )
@@ -56,9 +56,9 @@ app.command()(devices.devices)
 app.command()(operations.status)
 app.command()(operations.drain)
 app.add_typer(audit.app, name="audit")
-snapshots.app.command()(retention.collect)
-snapshots.app.command()(retention.release)
-snapshots.app.command()(retention.withdraw)
+snapshots.app.command()(data_removal.collect)
+snapshots.app.command()(data_removal.release)
+snapshots.app.command()(data_removal.withdraw)
 app.add_typer(snapshots.app, name="snapshots")
 app.add_typer(datasets.app, name="data")
 app.add_typer(database.app, name="database")

@@ -15,7 +15,6 @@ import numpy as np
 from prometheus_client import CollectorRegistry
 
 from coordinator.api.device_service import CoordinatorServicer
-from coordinator.api.operations import Operations
 from coordinator.devices.check_in import CheckIns
 from coordinator.devices.downloads import Downloads
 from coordinator.devices.leases import Leases
@@ -23,6 +22,7 @@ from coordinator.devices.plans import Library
 from coordinator.devices.results import Results
 from coordinator.devices.uploads import Uploads
 from coordinator.monitoring.metrics import Metrics
+from coordinator.oversight.overview import Overview
 from coordinator.records.tables import Base
 from coordinator.replicas.notices import Notices
 from coordinator.runs.drivers import Drivers
@@ -200,12 +200,12 @@ class Workbench:
         return self.app.drivers
 
     @property
-    def operations(self) -> Operations:
-        return self.app.admin.operations
+    def overview(self) -> Overview:
+        return self.app.admin.overview
 
     def devices(self) -> Sequence[Device]:
         """Return the devices as operators see them."""
-        return self.operations.device_list.page()
+        return self.overview.device_list.page()
 
     async def create(self, spec: RunSpec, run_id: str = "run") -> Run:
         return await asyncio.to_thread(self.runs.create, run_id, spec)

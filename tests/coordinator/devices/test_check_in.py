@@ -261,7 +261,7 @@ async def test_devices_are_listed_in_pages_and_counted_by_state(tmp_path: Path) 
             if name != "a":
                 await bench.leases.report_failure(name, (await task).task_id, "no battery")
         await bench.leases.leave("c")
-        device_list = bench.operations.device_list
+        device_list = bench.overview.device_list
         everything = device_list.page()
         assert [device.device_id for device in everything] == names
         assert [device.failed_tasks for device in everything] == [0, 1, 1]

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from coordinator.devices.batching import Batcher
+from coordinator.devices.request_batches import Batcher
 from coordinator.devices.wakeup import Wakeup, wake_all
 
 

@@ -95,5 +95,5 @@ async def test_the_coordinator_records_how_far_a_task_is(tmp_path: Path) -> None
             await bench.submit("a", assignment, b"no update")
         assert await stage() is TaskStage.UPLOADED
         await bench.do("a", assignment, echo)
-        (funnel,) = bench.operations.funnels("run", 1)
+        (funnel,) = bench.overview.funnels("run", 1)
         assert (funnel.here, funnel.eligible, funnel.accepted) == (1, 1, 1)

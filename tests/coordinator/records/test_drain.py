@@ -50,7 +50,7 @@ async def test_devices_are_told_when_to_come_back_and_get_work_when_it_ends(tmp_
         assert run.progress is not None
         assert run.progress.phase is Phase.DRAINED
         assert isinstance(await bench.check_ins.check_in("a", PROFILE, 5.0, ""), RetryLater)
-        assert bench.operations.funnels("run", 0) == ()  # without a phase there is no task
+        assert bench.overview.funnels("run", 0) == ()  # without a phase there is no task
         await drain(bench, False)
         assert isinstance(await bench.check_in("a"), Assignment)
 
@@ -60,7 +60,7 @@ async def test_a_task_that_was_assigned_waits_for_the_end_of_the_drain(tmp_path:
         await bench.create(make_spec())
         await bench.arrive_and_leave("a")
         await bench.until(lambda run: bool(run.progress and run.progress.expected == 1))
-        await eventually(lambda: bench.operations.funnels("run", 1))
+        await eventually(lambda: bench.overview.funnels("run", 1))
         await drain(bench, True)
         assert isinstance(await bench.check_ins.check_in("a", PROFILE, 0.0, ""), RetryLater)
         await drain(bench, False)
@@ -72,24 +72,24 @@ async def test_a_drain_survives_a_restart_and_is_in_the_logs_of_runs_once(tmp_pa
         await bench.create(make_spec(devices=9), "ended")
         bench.runs.cancel("ended")
         await bench.create(make_spec(devices=9))
-        assert bench.operations.status().drain == Drain(on=False)
+        assert bench.overview.status().drain == Drain(on=False)
         first = await drain(bench, True)
         assert (first.on, first.by) == (True, "olga")
         assert await drain(bench, True, "otto") == first
     async with workbench(tmp_path) as bench:
-        status = bench.operations.status()
+        status = bench.overview.status()
         assert status.drain == first
         assert status.runs == {"running": 1, "cancelled": 1}
-        assert bench.operations.counts().drained
+        assert bench.overview.counts().drained
         assert not (await drain(bench, False, "otto")).on
-        assert not bench.operations.counts().drained
+        assert not bench.overview.counts().drained
         reasons = [
             (event.kind, json.loads(event.details)["by"])
-            for event in bench.operations.events("run")[1]
+            for event in bench.overview.events("run")[1]
             if event.kind.startswith("drain-")
         ]
         assert reasons == [("drain-on", "olga"), ("drain-off", "otto")]
-        ended = {event.kind for event in bench.operations.events("ended")[1]}
+        ended = {event.kind for event in bench.overview.events("ended")[1]}
         assert not ended & {"drain-on", "drain-off"}
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from coordinator.records.tables import PhaseRow, RoundRow, RunRow, TaskRow
 from coordinator.replicas.leadership import Deposed
-from coordinator.runs.retention import Deletion
+from coordinator.runs.content_deletion import Deletion
 from coordinator.runs.run_control import DriverRecords
 from hfmds.domain.runs import ModelVersion, RunState
 from hfmds.errors import InvalidInput, NotFound, Unavailable, WrongState
@@ -46,7 +46,7 @@ def rows_of(folder: Path, run_id: str) -> int:
 
 
 def kinds(bench: Workbench, run: str = "run") -> list[str]:
-    return [event.kind for event in bench.operations.events(run)[1]]
+    return [event.kind for event in bench.overview.events(run)[1]]
 
 
 async def test_a_deleted_run_leaves_its_log_and_nothing_else(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_a_deleted_run_leaves_its_log_and_nothing_else(tmp_path: Path) -> 
         assert not (tmp_path / "uploads" / "run").exists()
         assert rows_of(tmp_path, "run") == 0
         assert kinds(bench)[-2:] == ["run-deleting", "run-deleted"]
-        run_uid, events = bench.operations.events("run")
+        run_uid, events = bench.overview.events("run")
         assert flaw(events, run_uid) == ""
         assert '"by":"olga"' in events[-2].details
         # The other run keeps its content.
@@ -70,7 +70,7 @@ async def test_a_deleted_run_leaves_its_log_and_nothing_else(tmp_path: Path) -> 
         # A repeated deletion changes nothing.
         await asyncio.to_thread(bench.runs.delete, "run", "otto")
         assert kinds(bench)[-1] == "run-deleted"
-        assert len(bench.operations.events("run")[1]) == len(events)
+        assert len(bench.overview.events("run")[1]) == len(events)
 
 
 async def test_only_a_run_that_has_ended_can_be_deleted(tmp_path: Path) -> None:
@@ -93,13 +93,13 @@ async def test_the_id_of_a_deleted_run_names_the_next_one_and_both_logs_can_be_r
 ) -> None:
     async with workbench(tmp_path) as bench:
         await complete(bench)
-        first, before = bench.operations.events("run")
+        first, before = bench.overview.events("run")
         await asyncio.to_thread(bench.runs.delete, "run")
         await bench.create(make_spec(seed=1))
-        second, events = bench.operations.events("run")
+        second, events = bench.overview.events("run")
         assert first != second
         assert events[0].kind == "run-created"
-        again, old = bench.operations.events(first)
+        again, old = bench.overview.events(first)
         assert again == first
         assert list(old[: len(before)]) == list(before)
         assert old[-1].kind == "run-deleted"

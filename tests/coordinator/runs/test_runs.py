@@ -322,7 +322,7 @@ async def test_no_step_begins_in_a_cancelled_run(tmp_path: Path) -> None:
         await bench.until(lambda run: run.completed_rounds == 1)
         done = bench.records.rounds.get("run", 1)
         bench.records.runs.cancel("run", 1.0)
-        before = bench.operations.events("run")[1]
+        before = bench.overview.events("run")[1]
         with pytest.raises(WrongState, match="'run'"):
             bench.records.rounds.begin("run", 3, 2.0)
         plan = PhasePlan(PhaseKey("run", 3, "train"), done.weights, "", make_spec().policy)
@@ -330,7 +330,7 @@ async def test_no_step_begins_in_a_cancelled_run(tmp_path: Path) -> None:
             bench.records.phases.open(plan, ["a"], 2.0)
         late = replace(done, number=2)
         assert bench.records.runs.complete_round("run", late, 2.0).completed_rounds == 1
-        assert bench.operations.events("run")[1] == before
+        assert bench.overview.events("run")[1] == before
 
 
 async def test_a_driver_of_a_cancelled_run_ends_without_an_error(
@@ -350,6 +350,6 @@ async def test_a_driver_of_a_cancelled_run_ends_without_an_error(
         run = await bench.until(lambda run: run.state is RunState.CANCELLED)
         assert run.state_reason == ""
         await eventually(lambda: not bench.drivers.drives("run"))
-        kinds = [event.kind for event in bench.operations.events("run")[1]]
+        kinds = [event.kind for event in bench.overview.events("run")[1]]
         assert kinds == ["run-created", "run-cancelled"]
     assert not [r for r in caplog.records if r.levelno >= logging.ERROR]

@@ -93,9 +93,9 @@ async def test_the_page_shows_the_end_of_a_log(tmp_path: Path) -> None:
         await page.bench.create(make_spec(rounds=9))
         await asyncio.to_thread(page.bench.runs.pause, "run")
         await asyncio.to_thread(page.bench.runs.cancel, "run")
-        _, events = page.bench.operations.events("run")
-        assert page.bench.operations.last_events("run", 2) == events[-2:]
-        assert page.bench.operations.last_events("run", 100) == events
+        _, events = page.bench.overview.events("run")
+        assert page.bench.overview.last_events("run", 2) == events[-2:]
+        assert page.bench.overview.last_events("run", 100) == events
         shown = (await page.get("/api/runs/run/events"))["events"]
         assert [event["sequence"] for event in shown] == [*range(len(events), 0, -1)]
 

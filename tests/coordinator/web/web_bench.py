@@ -153,7 +153,7 @@ async def web_bench(
         gate = gate or Gate(clock)
         listen = "127.0.0.1:0"
         access = PageAccess(listen, tls, find_admin, gate, clock)
-        api = JsonApi(bench.runs, bench.operations, snapshots, access, clock)
+        api = JsonApi(bench.runs, bench.overview, snapshots, access, clock)
         server = WebServer(listen, tls, access, api, idle_seconds)
         async with (
             server.serving(),

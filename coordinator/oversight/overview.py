@@ -1,25 +1,24 @@
-"""What operators see and steer besides single runs: events, funnels, devices, the drain."""
+"""What operators see besides runs: status, counts, funnels and event logs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coordinator.api.device_list import DeviceList
 from coordinator.monitoring.funnel import FunnelRecords
 from coordinator.monitoring.live_counts import Counts
+from coordinator.oversight.device_list import DeviceList
 from coordinator.records.drain import DrainRecords
 from coordinator.records.events import EventRecords
-from coordinator.replicas.notices import Notices, Topic
 from coordinator.runs.runs import Runs
-from hfmds.domain.administration.operations import Drain, Funnel, Status
+from hfmds.domain.administration.operations import Funnel, Status
 from hfmds.domain.tasks import TaskStage
 from hfmds.event_chain import Event
 
 _PAGE_EVENTS = 1000
 
 
-class Operations:
+class Overview:
     """Shows the coordinator to operators. Methods block: call them in a thread."""
 
     def __init__(
@@ -70,21 +69,6 @@ class Operations:
             pending_tasks=self._funnel.stages(),
             drained=self._drain.is_on(),
         )
-
-
-class DrainSwitch:
-    """Starts and ends the drain of the coordinator."""
-
-    def __init__(self, drain: DrainRecords, notices: Notices) -> None:
-        self._drain = drain
-        self._notices = notices
-
-    def set(self, on: bool, by: str) -> Drain:
-        """Record it durably, and wake everything that it concerns; blocks."""
-        drain = self._drain.set(on, by)
-        self._notices.post(Topic.WORK)  # waiting devices go away, or get work
-        self._notices.post(Topic.RUN)  # waiting rounds go on
-        return drain
 
 
 def _named(counts: Mapping[Any, int]) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from coordinator.runs.retention import sweep
+from coordinator.runs.content_deletion import sweep
 from hfmds.domain.digest import digest_of
 from hfmds.domain.runs import RunState
 from tests.coordinator.workbench import Workbench, make_spec, model_after, nudge, workbench

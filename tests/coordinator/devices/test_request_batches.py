@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from coordinator.devices.batching import Batcher
+from coordinator.devices.request_batches import Batcher
 from hfmds.errors import NotFound, Unavailable
 
 
