@@ -96,10 +96,13 @@ class DeviceEnrolment:
     ) -> MemberRow:
         token = self._tokens.enrolling(session, text)
         device_id = _owner(session, key_sha256) or wished_id or _choose(token)
-        if wished_id not in ("", device_id) or not terms_of(token).admits(device_id):
+        if wished_id not in ("", device_id):
             raise NotAllowed(
-                f"enrolment token {token.token_id} is not for device id {wished_id or device_id!r}"
+                f"device {device_id!r} has this key, and {wished_id!r} needs another one: delete "
+                f"identity/ in its state folder, which may be a copy"
             )
+        if not terms_of(token).admits(device_id):
+            raise NotAllowed(f"enrolment token {token.token_id} is not for device id {device_id!r}")
         is_new, named = not is_known(session, device_id), token.device_id == device_id
         row = member(session, device_id)
         if row.revoked and not named:

@@ -116,7 +116,7 @@ def test_a_token_enrols_only_the_ids_it_names(office: Office) -> None:
     token = office.token(prefix="cam-")
     assert office.enrol(key, token, "cam-7").device_id == "cam-7"
     for other in (token, office.token(prefix="cam-"), office.token(device_id="cam-8")):
-        with pytest.raises(NotAllowed, match="'cam-8'"):  # the key belongs to cam-7
+        with pytest.raises(NotAllowed, match="'cam-7'"):  # the key belongs to it
             office.enrol(key, other, "cam-8")
 
 
