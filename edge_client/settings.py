@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 
 from edge_client.device.conditions import CONDITIONS
 from hfmds.domain.devices import labels_from, require_id
+from hfmds.domain.methods import METHODS
 from hfmds.errors import ConfigurationError, InvalidInput
 from hfmds.service.client.peer import Peer
 from hfmds.service.process.settings import ListenAddress, PeerAddresses, ServiceSettings
@@ -119,8 +120,8 @@ class EdgeSettings(ServiceSettings):
     )
     engine: Literal["onnx", "torch"] = Field(
         "onnx",
-        description="Engine that trains. onnx needs no torch and knows fedavg, fedprox and hfmds; "
-        "torch knows all methods.",
+        description="Engine that trains. torch knows all methods. onnx needs no torch and knows "
+        f"{', '.join(name for name in METHODS if not METHODS[name].needs_torch)}.",
     )
     compute_device: Literal["cpu", "cuda", "mps", "auto"] = Field(
         "cpu",

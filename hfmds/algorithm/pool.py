@@ -1,7 +1,8 @@
 """D_syn: merges the synthetic batches of many devices into one pool. Only numpy.
 
 Samples are in the order of device ids, and exact duplicates are kept once. So a pool depends on the
-contributions and not on their order of arrival. Simulation and synthesis store use the same code.
+contributions and not on their order of arrival. A simulation merges by `merge`, the synthesis
+store by `Merge`, batch by batch.
 """
 
 from __future__ import annotations

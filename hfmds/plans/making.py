@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import DataDependentOutputException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules.dropout import _DropoutNd
 
 from hfmds.domain.methods import METHODS
@@ -56,6 +58,12 @@ def _checked_graph(name: str, model: ModelSpec, steps: Steps, reference: Steps) 
         graph = export(steps.by_name[name])
     except HfmdsError:
         raise
+    except (DataDependentOutputException, GuardOnDataDependentSymNode) as error:
+        raise InvalidInput(
+            f"{what} cannot be exported: its loss or network makes a Python number of a tensor. "
+            f"Settings of method {steps.method.name} are tensors in a trace: compute with them, "
+            "without `if`, or say needs_torch in the method's settings"
+        ) from error
     except Exception as error:  # torch's exporter raises many kinds
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1][:300]
         raise InvalidInput(

@@ -122,6 +122,11 @@ class Steps:
         }
 
     @property
+    def method(self) -> type[Method]:
+        """The method whose loss the steps compute."""
+        return self._method
+
+    @property
     def network(self) -> nn.Module:
         """The network of the steps."""
         return self._bound.model

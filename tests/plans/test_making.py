@@ -160,6 +160,36 @@ def test_what_a_plan_cannot_is_refused_by_name(architecture: str, message: str) 
         )
 
 
+class SmoothingMethod(HfmdsMethod):
+    """Has a loss that passes a setting where torch wants a Python number."""
+
+    @classmethod
+    def loss(cls, local: LocalModel, batch: Batch, settings: Hfmds) -> BatchLoss:
+        z = local.features(batch.images)
+        smoothed = F.cross_entropy(
+            local.classifier(z), batch.labels, label_smoothing=settings.matching_weight
+        )
+        return BatchLoss(smoothed, z)
+
+
+class BranchingMethod(HfmdsMethod):
+    """Has a loss that tests a setting."""
+
+    @classmethod
+    def loss(cls, local: LocalModel, batch: Batch, settings: Hfmds) -> BatchLoss:
+        loss, z = super().loss(local, batch, settings)
+        return BatchLoss(2 * loss if settings.mu > 0 else loss, z)
+
+
+@pytest.mark.parametrize("method", [SmoothingMethod, BranchingMethod])
+def test_a_loss_that_reads_the_value_of_a_setting_is_refused(
+    method: type[HfmdsMethod], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHOD_CLASSES, Hfmds, method)
+    with pytest.raises(InvalidInput, match=r"method hfmds.*needs_torch"):
+        make_plan(PlanSpec(ModelSpec(channels=1, height=20, width=20), "hfmds", ("train",)))
+
+
 class ChoosyMethod(HfmdsMethod):
     """Has a loss that a setting switches."""
 

@@ -64,7 +64,7 @@ class FedAvgMethod(MethodServer[Settings]):
         """Compute the loss of a local step: equation (6), or cross-entropy if there is no pool.
 
         Plans are traced from this function, so it must be pure. In a trace, numbers of the settings
-        are tensors.
+        are tensors: multiply by them, but neither compare them nor pass them as Python numbers.
         """
         z = local.features(batch.images)
         of_each = F.cross_entropy(local.classifier(z), batch.labels, reduction="none")

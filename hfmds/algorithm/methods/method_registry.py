@@ -1,7 +1,6 @@
 """Maps the settings of each method to the class that implements it.
 
-To add a method, write its settings (`hfmds.domain.methods`), a module here, and a line in
-`METHOD_CLASSES`. Devices behind a network also need a message in protos/hfmds/v1/common.proto.
+The README of this folder has the steps to add a method.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A recipe file is TOML. Its tables and keys are those of `hfmds.domain`; the settings of the method
 are in a table with the method's name. The defaults are the paper's:
 
-    method = "hfmds"            # or fedavg, fedprox, moon, fedgen, fedmix, fedgan
+    method = "hfmds"            # others: docs/methods.md
     rounds = 100
     class_names = ["cat", "dog"]
 
