@@ -1,7 +1,7 @@
 """Makes a plan: exports each graph and checks it. That takes about twenty seconds.
 
 The coordinator runs this module as a program, because an export blocks the interpreter and needs
-1 GB: `python -m hfmds.plans.making FILE SPEC`, with the plan's spec as JSON.
+1 GB or more: `python -m hfmds.plans.making FILE SPEC`, with the plan's spec as JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Makes plans in a child process, and keeps them in a folder.
 
-An export takes about twenty seconds of a processor and 1 GB of memory, and torch's tracing holds
-the interpreter's lock. A server must not do that in its own process.
+An export takes about twenty seconds of a processor and at least 1 GB of memory. Torch's tracing
+holds the interpreter's lock, so a server must not do that in its own process.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class PlanLibrary:
         """Above `max_bytes`, the least recently used plans leave the folder."""
         self._folder = folder
         self._max_bytes = max_bytes
-        self._lock = threading.Lock()  # one export at a time: it takes a processor and 1 GB
+        self._lock = threading.Lock()  # one export at a time: it takes a processor and gigabytes
         self._running: Child | None = None
         self._closed = False
 
