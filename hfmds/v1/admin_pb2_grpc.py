@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class AdminServiceStub:
-    """The operator side of the coordinator.
+    """Runs, devices and the drain.
 
-    Caller: the `hfmds` command and operators' own tools. Identity: an admin. Without TLS, on
+    Caller: the `hfmds` command and people's own tools. Identity: an admin. Without TLS, on
     loopback, everybody who can reach the port. Retry: a caller may repeat every call after
     UNAVAILABLE.
     """
@@ -117,9 +117,9 @@ class AdminServiceStub:
 
 
 class AdminServiceServicer:
-    """The operator side of the coordinator.
+    """Runs, devices and the drain.
 
-    Caller: the `hfmds` command and operators' own tools. Identity: an admin. Without TLS, on
+    Caller: the `hfmds` command and people's own tools. Identity: an admin. Without TLS, on
     loopback, everybody who can reach the port. Retry: a caller may repeat every call after
     UNAVAILABLE.
     """
@@ -234,7 +234,7 @@ class AdminServiceServicer:
         opens no new phase. Devices still renew and submit the tasks that they have. The coordinator
         tells devices that ask for work when to ask again. The drain survives restarts.
 
-        Idempotent: a repeated call keeps the time and the operator of the first one.
+        Idempotent: a repeated call keeps the time and the admin of the first one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -351,9 +351,9 @@ def add_AdminServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AdminService:
-    """The operator side of the coordinator.
+    """Runs, devices and the drain.
 
-    Caller: the `hfmds` command and operators' own tools. Identity: an admin. Without TLS, on
+    Caller: the `hfmds` command and people's own tools. Identity: an admin. Without TLS, on
     loopback, everybody who can reach the port. Retry: a caller may repeat every call after
     UNAVAILABLE.
     """

@@ -11,9 +11,6 @@ import grpc
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.api.admin_service import ADMIN_ACCESS
-from coordinator.api.device_service import DEVICE_ACCESS
-from coordinator.api.fleet_service import ENROLMENT_ACCESS, FLEET_ACCESS, RENEWAL_ACCESS
 from coordinator.settings import CoordinatorSettings
 from edge_client.settings import EdgeSettings
 from hfmds.cli.app import app
@@ -25,13 +22,9 @@ from hfmds.service.security.access import ANYONE, DEVICE, OPERATOR, VIEWER, requ
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.tls import TlsFiles
 from hfmds.v1 import (
-    admin_pb2,
     coordinator_pb2,
-    enrolment_pb2,
-    fleet_pb2,
     synthesis_store_pb2,
 )
-from synthesis_store.api.store_service import ACCESS as STORE_ACCESS
 from tests.service.loopback import Stub, running
 from tests.support.fleet_certificates import DAY, LOCAL, FleetCertificates
 
@@ -212,25 +205,6 @@ def test_people_may_name_devices() -> None:
     require_own(Identity(Kind.OWNER, "olga"), SimpleNamespace(device_id="camera"))
 
 
-# --- tables -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("access", "module", "service"),
-    [
-        (DEVICE_ACCESS, coordinator_pb2, "CoordinatorService"),
-        (ADMIN_ACCESS, admin_pb2, "AdminService"),
-        (ENROLMENT_ACCESS, enrolment_pb2, "EnrolmentService"),
-        (RENEWAL_ACCESS, enrolment_pb2, "RenewalService"),
-        (FLEET_ACCESS, fleet_pb2, "FleetService"),
-        (STORE_ACCESS, synthesis_store_pb2, "SynthesisStoreService"),
-    ],
-)
-def test_every_method_says_for_whom_it_is(access: Any, module: Any, service: str) -> None:
-    methods = module.DESCRIPTOR.services_by_name[service].methods
-    assert access.keys() == {method.name for method in methods}
-
-
 # --- settings -----------------------------------------------------------------------------------
 
 
@@ -286,14 +260,3 @@ def test_commands_call_other_machines_with_tls_only_unless_told_otherwise(
 def test_tls_is_whole_or_not_there() -> None:
     with pytest.raises(ConfigurationError, match="belong together"):
         load_settings(CoordinatorSettings, ["--tls-certificate", "c"])
-
-
-def test_devices_cannot_list_what_they_were_not_told_of() -> None:
-    by_name = {"PutBatch", "QueryBatch", "GetShare", "DownloadShard"}
-    assert {method for method, who in STORE_ACCESS.items() if Kind.DEVICE in who} == by_name
-    assert not any(Kind.DEVICE in who for who in (*ADMIN_ACCESS.values(), *FLEET_ACCESS.values()))
-
-
-def test_a_service_steers_the_store_alone() -> None:
-    others = (DEVICE_ACCESS, ADMIN_ACCESS, FLEET_ACCESS, RENEWAL_ACCESS)
-    assert not any(Kind.SERVICE in who for access in others for who in access.values())
