@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Protocol
 
 import grpc
@@ -15,7 +16,8 @@ from coordinator.identity.revocation_sync import RevocationSync
 from coordinator.identity.tokens import Tokens
 from hfmds.domain.administration.fleet import require_token_id
 from hfmds.domain.devices import require_id
-from hfmds.errors import WrongState
+from hfmds.errors import Unavailable, WrongState
+from hfmds.service.limits.rate import Rate
 from hfmds.service.security.access import DEVICE, OPERATOR, OWNER, STRANGERS_TOO, VIEWER
 from hfmds.service.security.caller import caller, certificate_shown, may_as
 from hfmds.service.security.identity import Kind
@@ -90,6 +92,8 @@ class RenewalServicer(enrolment_pb2_grpc.RenewalServiceServicer):
 
     def __init__(self, enrolment: DeviceEnrolment) -> None:
         self._enrolment = enrolment
+        # A renewal takes the write lock of the database, so no device may renew in a loop.
+        self._rate = Rate(per_second=1.0, burst_seconds=30.0)
 
     def add_to(self, server: GrpcServer) -> None:
         register = enrolment_pb2_grpc.add_RenewalServiceServicer_to_server
@@ -102,6 +106,11 @@ class RenewalServicer(enrolment_pb2_grpc.RenewalServiceServicer):
         if shown is None:  # the call came to a port without TLS
             raise WrongState("certificates are renewed over TLS only")
         device_id = require_id(request.device_id, "device_id")
+        if not self._rate.takes(device_id, time.monotonic()):
+            raise Unavailable(
+                f"device {device_id} renews more than once per second; try again in 30 s",
+                retry_after_seconds=30.0,
+            )
         issued = await asyncio.to_thread(self._enrolment.renew, device_id, shown, request.csr)
         return enrolment_pb2.RenewCertificateResponse(certificate=_certificate_message(issued))
 

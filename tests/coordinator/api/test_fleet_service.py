@@ -16,22 +16,31 @@ from coordinator.settings import CoordinatorSettings
 from hfmds.domain.administration.fleet import Role
 from hfmds.domain.devices import DeviceProfile
 from hfmds.domain.tasks import RetryLater
-from hfmds.errors import ConfigurationError, NotAllowed, NotFound, TooLate, WrongState
+from hfmds.errors import (
+    ConfigurationError,
+    NotAllowed,
+    NotFound,
+    TooLate,
+    Unavailable,
+    WrongState,
+)
 from hfmds.pki.device_key import DeviceKey
 from hfmds.pki.token_text import Token
 from hfmds.service.client.peer import Peer
 from hfmds.service.monitoring.rpc_metrics import RpcMetrics
 from hfmds.service.process.settings import load_settings
 from hfmds.service.process.shutdown import Shutdown
+from hfmds.service.security.caller import Caller, remember
 from hfmds.service.security.exclusions import Exclusions
 from hfmds.service.security.identity import Identity, Kind
 from hfmds.service.security.revocation_gate import Gate
 from hfmds.service.security.tls import Bearer, Trust
 from hfmds.service.server.server import GrpcServer
+from hfmds.v1 import enrolment_pb2
 from hfmds.wire.clients.coordinator_client import CoordinatorClient
 from hfmds.wire.clients.enrolment_client import EnrolmentClient, RenewalClient
 from hfmds.wire.clients.fleet_client import FleetClient
-from tests.coordinator.identity.registry_office import Office, new_issuer
+from tests.coordinator.identity.registry_office import Office, certificate, new_issuer
 from tests.coordinator.workbench import Workbench, workbench
 from tests.support.fleet_certificates import FleetCertificates
 
@@ -122,6 +131,23 @@ async def test_renewal_needs_a_certificate(tmp_path: Path) -> None:
     async with talk(tmp_path, Gate()) as (peer, _bench, _office):
         with pytest.raises(WrongState, match="TLS"):
             await RenewalClient(peer, "camera").renew(DeviceKey.create().request())
+
+
+async def test_a_device_that_renews_in_a_loop_must_wait(tmp_path: Path) -> None:
+    office = Office(tmp_path, issuer=new_issuer())
+    servicer, key = RenewalServicer(office.enrolment), DeviceKey.create()
+    issued = office.enrol(key, office.token(), "camera")
+    shown = certificate(issued)
+    remember(Caller(shown.identity, shown))
+    request = enrolment_pb2.RenewCertificateRequest(device_id="camera", csr=key.request())
+
+    async def renew_in_a_loop() -> None:
+        while True:
+            assert (await servicer.RenewCertificate(request, None)).certificate.chain
+
+    with pytest.raises(Unavailable, match="camera") as refusal:
+        await renew_in_a_loop()
+    assert refusal.value.retry_after_seconds
 
 
 @asynccontextmanager
