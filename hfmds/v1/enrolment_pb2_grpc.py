@@ -205,8 +205,8 @@ class RenewalServiceServicer:
 
         Idempotent: a repeated call gives another certificate. Status: INVALID_ARGUMENT as in Enrol, or
         the csr has another key than the certificate; PERMISSION_DENIED the device, this certificate or
-        its key is revoked, or another key has replaced it; UNAVAILABLE the device renews more than once
-        per second; FAILED_PRECONDITION this coordinator has no device issuer.
+        its key is revoked, or another key has replaced it; UNAVAILABLE the device renews more than
+        once per second; FAILED_PRECONDITION this coordinator has no device issuer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
