@@ -20,10 +20,10 @@ from hfmds.storage.locations import open_location
 from hfmds.storage.schema import Schema
 from hfmds.storage.staging import Staging
 from hfmds.wire.chunks import Content
-from synthesis_store.access.exclusion_list import ExclusionList
-from synthesis_store.access.store_identity import StoreIdentity
 from synthesis_store.api.store_service import StoreServicer
 from synthesis_store.content.orphans import Orphans
+from synthesis_store.contributors.exclusion_list import ExclusionList
+from synthesis_store.contributors.store_identity import StoreIdentity
 from synthesis_store.delivery.snapshots import Snapshots
 from synthesis_store.events import StoreEvents
 from synthesis_store.monitoring.inventory import InventoryReader

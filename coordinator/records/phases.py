@@ -67,7 +67,7 @@ _TASK_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class PhasePlan:
+class PhaseSpec:
     """What a phase asks of devices."""
 
     key: PhaseKey
@@ -159,10 +159,10 @@ class PhaseRecords:
         self._engine = engine
 
     def open(
-        self, plan: PhasePlan, devices: Sequence[str], now: float, seen: Seen = NOBODY_SEEN
+        self, spec: PhaseSpec, devices: Sequence[str], now: float, seen: Seen = NOBODY_SEEN
     ) -> PhaseRecord:
         """Open a phase with a task for each device; an opened phase stays as it is."""
-        key, policy = plan.key, plan.policy
+        key, policy = spec.key, spec.policy
         stale = 0
         with write_connection(self._engine) as connection:
             phase = _find(connection, key)
@@ -174,23 +174,23 @@ class PhaseRecords:
                     run_id=key.run_id,
                     round_number=key.round_number,
                     kind=key.kind,
-                    weights_sha256=plan.weights.sha256,
-                    weights_bytes=plan.weights.size_bytes,
-                    reference=plan.reference,
+                    weights_sha256=spec.weights.sha256,
+                    weights_bytes=spec.weights.size_bytes,
+                    reference=spec.reference,
                     opened_at=now,
                     deadline_seconds=policy.deadline_seconds,
                     deadline_at=now + policy.deadline_seconds,
                     lease_seconds=policy.lease_seconds,
-                    goal=plan.goal,
-                    asynchronous=plan.asynchronous,
+                    goal=spec.goal,
+                    asynchronous=spec.asynchronous,
                     devices_here=seen.here,
                     devices_eligible=seen.eligible,
                 )
             )
             add_tasks(connection, key, devices, now)
-            _append_opening_events(connection, plan, len(devices), now)
+            _append_opening_events(connection, spec, len(devices), now)
             enter(connection, key.run_id, key.round_number, _STATE_DURING[key.kind], now)
-            if plan.asynchronous and policy.asynchronous:
+            if spec.asynchronous and policy.asynchronous:
                 oldest = key.round_number - policy.asynchronous.max_staleness
                 too_old = (
                     TaskRow.run_id == key.run_id,
@@ -198,7 +198,7 @@ class PhaseRecords:
                     TaskRow.round_number < oldest,
                 )
                 stale = end_tasks(connection, LateReason.STALE, now, *too_old)
-                count_waiting_results(connection, key, plan.goal, now)
+                count_waiting_results(connection, key, spec.goal, now)
             return replace(_require(connection, key), stale=stale)
 
     def are_drained(self) -> bool:
@@ -290,21 +290,21 @@ def _is_phase(key: PhaseKey) -> tuple[ColumnElement[bool], ...]:
 
 
 def _append_opening_events(
-    connection: Connection, plan: PhasePlan, devices: int, now: float
+    connection: Connection, spec: PhaseSpec, devices: int, now: float
 ) -> None:
     """Write the event of a phase that opens, and of the pool that was sealed before it."""
-    key = plan.key
+    key = spec.key
     if round_state(connection, key.run_id, key.round_number) is RoundState.SEALING:
         sealed = EventKind.POOL_SEALED
-        _append_phase_event(connection, key, sealed, now, snapshot=plan.reference)
+        _append_phase_event(connection, key, sealed, now, snapshot=spec.reference)
     _append_phase_event(
         connection,
         key,
         EventKind.PHASE_OPENED,
         now,
         devices=devices,
-        goal=plan.goal,
-        model=plan.weights.sha256,
+        goal=spec.goal,
+        model=spec.weights.sha256,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from coordinator.devices.registry import FleetView
 from coordinator.monitoring.metrics import Metrics
-from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseTask, Seen
+from coordinator.records.phases import PhaseRecord, PhaseSpec, PhaseTask, Seen
 from coordinator.records.runs import RunRecord
 from coordinator.records.states import RoundState, TaskState
 from coordinator.records.tasks import Task
@@ -56,45 +56,45 @@ class PhaseConductor:
         self._metrics = metrics
         self._clock = control.now
 
-    def conduct(self, plan: PhasePlan) -> tuple[Task, ...]:
+    def conduct(self, spec: PhaseSpec) -> tuple[Task, ...]:
         """Have devices work until enough results are in. Returns the results by device id."""
-        phase = self._phases.find(plan.key)
+        phase = self._phases.find(spec.key)
         patient_until = 0.0
         if phase is None:
-            phase = self._open(plan)
+            phase = self._open(spec)
         else:
             # After a restart devices are not back yet, and leases may have run out: wait for them.
             patience = max(self._policy.lease_seconds, self._selection.away_seconds)
             patient_until = self._clock() + patience
-            if plan.asynchronous and not phase.tasks:
-                self._wait_for_devices(plan)
+            if spec.asynchronous and not phase.tasks:
+                self._wait_for_devices(spec)
         self._announce(phase)
         opened = not phase.closed
         closed_by = LateReason.GOAL_REACHED  # by the last result, unless the loop closes it
         while not phase.closed:
             self._control.wait_until_running()
             wakes = self._control.wakeup.wakes
-            phase = self._phases.get(plan.key)
+            phase = self._phases.get(spec.key)
             self._show(phase)
             patient = self._clock() < patient_until
-            if phase.closed or self._ask_more(plan, phase, patient):
+            if phase.closed or self._ask_more(spec, phase, patient):
                 continue
-            if reason := self._reason_to_close(plan, phase, patient):
+            if reason := self._reason_to_close(spec, phase, patient):
                 self._phases.close(phase.key, reason, self._clock())
                 closed_by = reason
                 continue
             if self._is_stuck(phase, patient):
-                self._extend_or_pause(plan, phase, patient)
+                self._extend_or_pause(spec, phase, patient)
             self._control.wakeup.wait(wakes, LOOK_AGAIN_SECONDS)
         self._show(phase)
-        results = self._phases.results(plan.key)
+        results = self._phases.results(spec.key)
         if opened:
-            self._count(plan, phase, closed_by)
-        if plan.asynchronous:
+            self._count(spec, phase, closed_by)
+        if spec.asynchronous:
             ages = (task.counted_round - task.key.round_number for task in results)
             self._metrics.updates_counted(ages)
-        shown = _SHOWN_AFTER[plan.key.kind]
-        self._control.show(Progress(plan.key.round_number, shown, len(results), len(results)))
+        shown = _SHOWN_AFTER[spec.key.kind]
+        self._control.show(Progress(spec.key.round_number, shown, len(results), len(results)))
         return results
 
     def begin_evaluation(self, round_number: int) -> None:
@@ -105,26 +105,26 @@ class PhaseConductor:
 
     # --- opening --------------------------------------------------------------------------------
 
-    def _open(self, plan: PhasePlan) -> PhaseRecord:
+    def _open(self, spec: PhaseSpec) -> PhaseRecord:
         """Wait for devices and open the phase, choosing its devices from one view of the fleet."""
-        view, now = self._wait_for_devices(plan), self._clock()
-        devices = self._selection.choose(view, plan, now)
+        view, now = self._wait_for_devices(spec), self._clock()
+        devices = self._selection.choose(view, spec, now)
         seen = Seen(len(view.present), len(view.eligible))
-        phase = self._phases.open(plan, devices, now, seen)
-        self._metrics.funnel.assigned(plan.key.kind, len(devices))
-        self._metrics.funnel.dropped(plan.key.kind, [LateReason.STALE] * phase.stale)
+        phase = self._phases.open(spec, devices, now, seen)
+        self._metrics.funnel.assigned(spec.key.kind, len(devices))
+        self._metrics.funnel.dropped(spec.key.kind, [LateReason.STALE] * phase.stale)
         return phase
 
-    def _wait_for_devices(self, plan: PhasePlan) -> FleetView:
+    def _wait_for_devices(self, spec: PhaseSpec) -> FleetView:
         """Wait until enough devices are present, while the coordinator is not drained."""
-        t = plan.key.round_number
+        t = spec.key.round_number
         self._rounds.begin(self._run_id, t, self._clock())
         while True:
             self._control.wait_until_running()
             self._wait_while_drained(t)
             wakes = self._control.wakeup.wakes
             view = self._selection.view()
-            lack = self._what_lacks(view, plan)
+            lack = self._what_lacks(view, spec)
             if lack is None:
                 return view
             self._control.show(lack)
@@ -138,14 +138,14 @@ class PhaseConductor:
             self._control.show(Progress(round_number, Phase.DRAINED, 0, 0))
             self._control.wakeup.wait(wakes, LOOK_AGAIN_SECONDS)
 
-    def _what_lacks(self, view: FleetView, plan: PhasePlan) -> Progress | None:
+    def _what_lacks(self, view: FleetView, spec: PhaseSpec) -> Progress | None:
         """Say what a phase waits for before it opens; None: it may open."""
-        t = plan.key.round_number
-        if plan.key.kind == "evaluate":
+        t = spec.key.round_number
+        if spec.key.kind == "evaluate":
             if self._may_evaluate(view):
                 return None
             return Progress(t, Phase.EVALUATING, 0, 0)
-        able = self._selection.able(view, plan)
+        able = self._selection.able(view, spec)
         count = len({*able, *self._still_at_work()})
         if count < self._policy.minimum_devices:
             return Progress(t, Phase.WAITING_FOR_DEVICES, count, self._policy.minimum_devices)
@@ -172,22 +172,22 @@ class PhaseConductor:
 
     # --- closing --------------------------------------------------------------------------------
 
-    def _count(self, plan: PhasePlan, phase: PhaseRecord, closed_by: LateReason) -> None:
+    def _count(self, spec: PhaseSpec, phase: PhaseRecord, closed_by: LateReason) -> None:
         """Count how a phase ended, and the tasks that it ended without results."""
         self._metrics.phase_closed(phase.key.kind, closed_by)
-        if not plan.asynchronous:  # there tasks outlive their phase
+        if not spec.asynchronous:  # there tasks outlive their phase
             over = (task for task in phase.tasks if task.state is TaskState.OVER)
             reasons = [LateReason[task.over_reason] for task in over]
             self._metrics.funnel.dropped(phase.key.kind, reasons)
 
     def _reason_to_close(
-        self, plan: PhasePlan, phase: PhaseRecord, patient: bool
+        self, spec: PhaseSpec, phase: PhaseRecord, patient: bool
     ) -> LateReason | None:
         """Say why the phase may close now; None: it must wait for more results."""
         # An evaluation never holds a run up: it uses the results that are there.
         if phase.key.kind != "evaluate" and phase.counted < self._policy.minimum_devices:
             return None
-        if not phase.pending and not (patient and plan.asynchronous):
+        if not phase.pending and not (patient and spec.asynchronous):
             return LateReason.GOAL_REACHED
         if patient:  # and in asynchronous rounds, devices that are back may still join
             return None
@@ -214,27 +214,27 @@ class PhaseConductor:
 
     # --- more devices ---------------------------------------------------------------------------
 
-    def _ask_more(self, plan: PhasePlan, phase: PhaseRecord, patient: bool) -> bool:
+    def _ask_more(self, spec: PhaseSpec, phase: PhaseRecord, patient: bool) -> bool:
         """Replace devices that are too slow, and fill an asynchronous round. True if it did."""
         now, limit = self._clock(), self._policy.task_deadline_seconds
         if limit and not patient:
             slow = self._phases.end_slow(phase.key, now - limit, now)
             if slow:
                 log.info("tasks were too slow", extra={"kind": phase.key.kind, "tasks": slow})
-                if plan.asynchronous:
+                if spec.asynchronous:
                     self._metrics.funnel.dropped(phase.key.kind, [LateReason.TOO_SLOW] * slow)
                 view = self._selection.view()
-                self._ask(phase, self._replacements(view, plan, phase, slow))
+                self._ask(phase, self._replacements(view, spec, phase, slow))
                 return True
-        if not plan.asynchronous:
+        if not spec.asynchronous:
             return False
-        joining = self._selection.choose_joining(self._selection.view(), plan, phase, now)
+        joining = self._selection.choose_joining(self._selection.view(), spec, phase, now)
         return self._ask(phase, joining)
 
     def _replacements(
-        self, view: FleetView, plan: PhasePlan, phase: PhaseRecord, places: int
+        self, view: FleetView, spec: PhaseSpec, phase: PhaseRecord, places: int
     ) -> Sequence[str]:
-        return self._selection.choose_replacements(view, plan, phase, places, self._clock())
+        return self._selection.choose_replacements(view, spec, phase, places, self._clock())
 
     def _ask(self, phase: PhaseRecord, devices: Sequence[str]) -> bool:
         if devices:
@@ -243,10 +243,10 @@ class PhaseConductor:
             self._control.announce(tuple(devices))
         return bool(devices)
 
-    def _extend_or_pause(self, plan: PhasePlan, phase: PhaseRecord, patient: bool) -> None:
+    def _extend_or_pause(self, spec: PhaseSpec, phase: PhaseRecord, patient: bool) -> None:
         """Extend a stuck phase and ask more devices; pause the run if all devices failed."""
         view = self._selection.view()
-        fresh = self._replacements(view, plan, phase, self._missing(view, plan, phase))
+        fresh = self._replacements(view, spec, phase, self._missing(view, spec, phase))
         if phase.failed and not fresh and not phase.pending:
             if not patient:  # else devices that could replace them may be on the way back
                 self._control.pause(self._complaint(phase))
@@ -256,10 +256,10 @@ class PhaseConductor:
         log.info("phase extended", extra={"kind": phase.key.kind, "more": len(fresh)})
         self._announce(self._phases.get(phase.key))
 
-    def _missing(self, view: FleetView, plan: PhasePlan, phase: PhaseRecord) -> int:
+    def _missing(self, view: FleetView, spec: PhaseSpec, phase: PhaseRecord) -> int:
         """Return how many more devices a stuck phase may ask."""
         if phase.key.kind == "synthesise" or not self._recipe.cohort_size:
-            return len(eligible_for(view, plan))
+            return len(eligible_for(view, spec))
         return self._recipe.cohort_size - phase.counted - len(self._hopeful(view, phase))
 
     def _complaint(self, phase: PhaseRecord) -> str:

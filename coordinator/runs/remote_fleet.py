@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from coordinator.records.phases import PhasePlan
+from coordinator.records.phases import PhaseSpec
 from coordinator.records.runs import RunRecord
 from coordinator.records.tasks import PhaseKey, Task
 from coordinator.runs.content import Models
@@ -61,7 +61,7 @@ class RemoteFleet:
         if withdrawn:
             log.info("withdrawn devices make no images", extra={"devices": len(withdrawn)})
         results = self._conductor.conduct(
-            PhasePlan(
+            PhaseSpec(
                 PhaseKey(self._run.run_id, round_number, "synthesise"),
                 digest,
                 self._run.pool_id(round_number),
@@ -78,7 +78,7 @@ class RemoteFleet:
     def train(self, round_number: int, weights: Weights, pool: Pool | None) -> Sequence[Update]:
         mode = self._spec.policy.asynchronous
         results = self._conductor.conduct(
-            PhasePlan(
+            PhaseSpec(
                 PhaseKey(self._run.run_id, round_number, "train"),
                 self._models.put(weights),
                 pool.snapshot_id if pool else "",
@@ -101,7 +101,7 @@ class RemoteFleet:
         if not policy.evaluation.due(round_number, self._spec.recipe.rounds):
             return None
         key = PhaseKey(self._run.run_id, round_number, "evaluate")
-        results = self._conductor.conduct(PhasePlan(key, self._models.put(weights), "", policy))
+        results = self._conductor.conduct(PhaseSpec(key, self._models.put(weights), "", policy))
         if len(results) < policy.least_evaluations:
             log.warning("too few devices evaluated the model", extra={"devices": len(results)})
             return None

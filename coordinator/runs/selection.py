@@ -11,7 +11,7 @@ from typing import Protocol
 
 from coordinator.devices.registry import FleetView, Registry
 from coordinator.records.device_work import DeviceWork
-from coordinator.records.phases import PhasePlan, PhaseRecord
+from coordinator.records.phases import PhaseRecord, PhaseSpec
 from coordinator.records.runs import RunRecord
 from hfmds.algorithm.evaluation import choose_evaluators
 from hfmds.algorithm.sampling import Candidate, choose_cohort, sample_cohort
@@ -50,12 +50,12 @@ class Selection:
         """Look at the fleet."""
         return self._registry.view(self._run_id, self._policy.eligibility)
 
-    def able(self, view: FleetView, plan: PhasePlan) -> list[str]:
+    def able(self, view: FleetView, spec: PhaseSpec) -> list[str]:
         """Return the eligible devices that are likely to do a phase's work.
 
         Devices that could not do this run's work before are left out if enough others remain.
         """
-        eligible = eligible_for(view, plan)
+        eligible = eligible_for(view, spec)
         # A device that could not evaluate may well be able to train.
         unable = self._work.unable(self._run_id, "synthesise", "train")
         able = [device_id for device_id in eligible if device_id not in unable]
@@ -68,42 +68,42 @@ class Selection:
         profiles = [view.present[device_id] for device_id in devices]
         return self._plan_ready(self._recipe, profiles, when_ready)
 
-    def choose(self, view: FleetView, plan: PhasePlan, now: float) -> Sequence[str]:
+    def choose(self, view: FleetView, spec: PhaseSpec, now: float) -> Sequence[str]:
         """Choose the devices that a phase asks first."""
-        if plan.asynchronous:  # they join once it is open, up to the mode's concurrency
+        if spec.asynchronous:  # they join once it is open, up to the mode's concurrency
             return ()
-        if plan.key.kind == "evaluate":
-            return self._choose_evaluators(view, plan, now)
-        able = self.able(view, plan)
-        if plan.key.kind == "synthesise":
+        if spec.key.kind == "evaluate":
+            return self._choose_evaluators(view, spec, now)
+        able = self.able(view, spec)
+        if spec.key.kind == "synthesise":
             return able
-        t = plan.key.round_number
+        t = spec.key.round_number
         candidates = self._candidates(view, able, now)
         cohort = choose_cohort(candidates, self._recipe, t)
         return (*cohort, *self._spares(candidates, cohort, t))
 
     def choose_joining(
-        self, view: FleetView, plan: PhasePlan, phase: PhaseRecord, now: float
+        self, view: FleetView, spec: PhaseSpec, phase: PhaseRecord, now: float
     ) -> Sequence[str]:
         """Choose devices to join an asynchronous round, up to its mode's concurrency."""
         mode = self._policy.asynchronous
         if mode is None:
             return ()
-        idle = [d for d in self.able(view, plan) if d not in phase.asked]
+        idle = [d for d in self.able(view, spec) if d not in phase.asked]
         places = mode.concurrency - len(phase.pending) if mode.concurrency else len(idle)
         candidates = self._candidates(view, idle, now)
-        return self._draw(candidates, places, plan.key.round_number, "buffer")
+        return self._draw(candidates, places, spec.key.round_number, "buffer")
 
     def choose_replacements(
-        self, view: FleetView, plan: PhasePlan, phase: PhaseRecord, places: int, now: float
+        self, view: FleetView, spec: PhaseSpec, phase: PhaseRecord, places: int, now: float
     ) -> Sequence[str]:
         """Choose devices to replace those that a phase has lost."""
-        fresh = [d for d in eligible_for(view, plan) if d not in phase.asked]
+        fresh = [d for d in eligible_for(view, spec) if d not in phase.asked]
         candidates = self._candidates(view, fresh, now)
         purpose = f"replacements {len(phase.tasks)}"
-        return self._draw(candidates, places, plan.key.round_number, purpose)
+        return self._draw(candidates, places, spec.key.round_number, purpose)
 
-    def _choose_evaluators(self, view: FleetView, plan: PhasePlan, now: float) -> Sequence[str]:
+    def _choose_evaluators(self, view: FleetView, spec: PhaseSpec, now: float) -> Sequence[str]:
         """Choose the devices that evaluate; not those at work if the others suffice."""
         wanted = self._policy.evaluation
         unable = self._work.unable(self._run_id, "synthesise", "train", "evaluate")
@@ -112,7 +112,7 @@ class Selection:
         idle = [device_id for device_id in able if device_id not in busy]
         devices = idle if len(idle) >= wanted.devices else able
         candidates = self._candidates(view, devices, now)
-        return choose_evaluators(wanted, candidates, self._recipe, plan.key.round_number)
+        return choose_evaluators(wanted, candidates, self._recipe, spec.key.round_number)
 
     def _candidates(
         self, view: FleetView, devices: Sequence[str], now: float
@@ -156,6 +156,6 @@ class Selection:
         )
 
 
-def eligible_for(view: FleetView, plan: PhasePlan) -> list[str]:
+def eligible_for(view: FleetView, spec: PhaseSpec) -> list[str]:
     """Return the devices that suit the run and that the phase does not exclude, in order."""
-    return [device_id for device_id in view.eligible if device_id not in plan.excluded]
+    return [device_id for device_id in view.eligible if device_id not in spec.excluded]

@@ -33,7 +33,7 @@ from hfmds.wire.conversions.store_calls import (
     snapshot_message,
 )
 from hfmds.wire.pages import ASKED_FOR_A_PAGE, first_page, first_page_of
-from synthesis_store.access.exclusion_list import ExclusionList
+from synthesis_store.contributors.exclusion_list import ExclusionList
 from synthesis_store.delivery.shares import ShareLimits
 from synthesis_store.delivery.snapshots import Snapshots
 from synthesis_store.events import StoreEvents

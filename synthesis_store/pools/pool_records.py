@@ -24,9 +24,9 @@ from hfmds.wire.conversions.records import (
     encode_histograms,
     encode_pool_spec,
 )
-from synthesis_store.access.consent import is_withdrawn, withdrawn_devices
-from synthesis_store.access.store_identity import StoreIdentity
 from synthesis_store.content.orphans import Orphans
+from synthesis_store.contributors.consent import is_withdrawn, withdrawn_devices
+from synthesis_store.contributors.store_identity import StoreIdentity
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.pools.leakage_gate import halt_reason
 from synthesis_store.pools.pool_totals import BatchTotals, subtract_batch

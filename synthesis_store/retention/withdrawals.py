@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session
 from hfmds.domain.digest import Digest
 from hfmds.domain.pools import PoolState, Withdrawal
 from hfmds.storage.database import write_session
-from synthesis_store.access.store_identity import StoreIdentity
 from synthesis_store.content.orphans import Orphans
+from synthesis_store.contributors.store_identity import StoreIdentity
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.pools.pool_totals import subtract_batch
 from synthesis_store.tables import (

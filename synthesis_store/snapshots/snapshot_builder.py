@@ -23,9 +23,9 @@ from hfmds.domain.pools import Contribution, Shard, Snapshot
 from hfmds.errors import Unavailable, WrongState
 from hfmds.storage.blobs import Blobs
 from hfmds.wire.tensors import encode_batch
-from synthesis_store.access.store_identity import StoreIdentity
 from synthesis_store.content.orphans import Orphans
 from synthesis_store.content.stored_batches import read_stored_batch
+from synthesis_store.contributors.store_identity import StoreIdentity
 from synthesis_store.snapshots.carry_over import CarriedShard, carry_over
 from synthesis_store.snapshots.merging import (
     HASH_BYTES,

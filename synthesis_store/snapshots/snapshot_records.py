@@ -20,8 +20,8 @@ from hfmds.wire.conversions.records import (
     encode_shard,
     encode_snapshot,
 )
-from synthesis_store.access.consent import withdrawn_contributors
 from synthesis_store.content.orphans import Orphans
+from synthesis_store.contributors.consent import withdrawn_contributors
 from synthesis_store.events import StoreEventKind, StoreEvents
 from synthesis_store.pools.leakage_gate import Percentiles
 from synthesis_store.pools.pool_records import batches_of, require_pool

@@ -25,7 +25,7 @@ from hfmds.experiments.report.split_plot import draw_split
 from hfmds.experiments.trials.loaded_data import DataShelf
 from hfmds.experiments.trials.trial import Trial
 from hfmds.experiments.trials.trial_folder import TrialFolder
-from hfmds.experiments.trials.trial_plan import make_plan
+from hfmds.experiments.trials.trial_plan import plan_trials
 from hfmds.experiments.trials.work_left import TimeLeft, TrialWork
 from hfmds.experiments.trials.worker_messages import TrialBroke, WorkerSetup
 from hfmds.experiments.trials.worker_pool import TrialPool
@@ -57,7 +57,7 @@ def run_experiment(console: Console, options: RunOptions) -> None:
     shelf = DataShelf(
         options.data_root, download=options.download, progress=_ReadingNotice(console).report
     )
-    plan = make_plan(experiment, shelf, options.data, options.compute_device)
+    plan = plan_trials(experiment, shelf, options.data, options.compute_device)
     folder = ReportFolder(options.out, experiment.name, options.size)
     try:
         folder.keep_outline(plan.outline)

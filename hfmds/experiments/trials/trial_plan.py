@@ -39,7 +39,7 @@ class _CellPlan:
     where: str  # names the place in errors
 
 
-def make_plan(
+def plan_trials(
     experiment: Experiment,
     shelf: DataShelf,
     data: str | None = None,

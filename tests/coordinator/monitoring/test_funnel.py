@@ -26,7 +26,7 @@ def test_every_task_counts_in_each_stage_it_passed(tmp_path: Path) -> None:
     engine = open_database(database_of(tmp_path))
     funnel = FunnelRecords(engine)
     devices = ["accepted", "failed", "late", "refused", "unneeded", "waiting"]
-    records.phases.open(records.plan(), devices, 2.0, Seen(9, 7))
+    records.phases.open(records.phase_spec(), devices, 2.0, Seen(9, 7))
     tasks = {}
     for device in devices[:4]:
         task = records.tasks.lease(device, "", 3.0)
@@ -51,7 +51,7 @@ def test_every_task_counts_in_each_stage_it_passed(tmp_path: Path) -> None:
         TaskStage.COMPUTED: 1,
         TaskStage.UPLOADED: 0,
     }
-    records.phases.close(records.plan().key, LateReason.DEADLINE, 6.0)
+    records.phases.close(records.phase_spec().key, LateReason.DEADLINE, 6.0)
     expected = Funnel("train", **counted, **lost, late={"deadline": 1}, unneeded=2)  # type: ignore[arg-type]
     for scope in (("run", 1), ("run", 0), ("", 0)):
         assert funnel.funnels(*scope) == (expected,)

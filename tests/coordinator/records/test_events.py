@@ -12,7 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from coordinator.records.events import EventRecords
-from coordinator.records.phases import PhasePlan
+from coordinator.records.phases import PhaseSpec
 from coordinator.records.states import RoundState
 from coordinator.records.tables import Base
 from coordinator.records.tasks import PhaseKey
@@ -88,7 +88,7 @@ async def test_the_log_records_a_run_from_beginning_to_end(tmp_path: Path) -> No
 @pytest.mark.usefixtures("both_databases")
 def test_repeated_and_refused_steps_are_not_logged(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.phases.open(records.plan(), ["a"], 2.0)
+    records.phases.open(records.phase_spec(), ["a"], 2.0)
     task = records.tasks.lease("a", "", 3.0)
     assert task is not None
     for now in (4.0, 5.0):
@@ -101,7 +101,7 @@ def test_repeated_and_refused_steps_are_not_logged(tmp_path: Path) -> None:
         records.runs.complete_round("run", completed(), 6.0)
     with pytest.raises(WrongState):
         records.phases.open(
-            PhasePlan(PhaseKey("run", 1, "synthesise"), digest_of(b"w"), "", records.spec.policy),
+            PhaseSpec(PhaseKey("run", 1, "synthesise"), digest_of(b"w"), "", records.spec.policy),
             ["a"],
             6.0,
         )
@@ -113,7 +113,7 @@ def test_repeated_and_refused_steps_are_not_logged(tmp_path: Path) -> None:
 
 def test_a_lost_device_is_logged_with_the_cause(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.phases.open(records.plan(), ["a", "b", "c"], 2.0)
+    records.phases.open(records.phase_spec(), ["a", "b", "c"], 2.0)
     tasks = {device: records.tasks.lease(device, "", 3.0) for device in "ab"}
     failing, slow = tasks["a"], tasks["b"]
     assert failing is not None
@@ -257,7 +257,7 @@ def _execute(session: Session, statement: str) -> None:
 @pytest.fixture
 def log_of_six(tmp_path: Path) -> Path:
     records = Records(tmp_path)
-    records.phases.open(records.plan(), ["a"], 2.0)
+    records.phases.open(records.phase_spec(), ["a"], 2.0)
     records.runs.pause("run", 3.0)
     records.runs.resume("run", 4.0)
     assert len(log_in(tmp_path)[1]) == 6

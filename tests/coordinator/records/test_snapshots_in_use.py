@@ -15,10 +15,10 @@ from tests.coordinator.records.test_states import Records
 @pytest.mark.usefixtures("both_databases")
 def test_a_snapshot_is_in_use_while_a_device_has_to_train_with_it(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.phases.open(replace(records.plan("synthesise"), reference="pool-1"), ["a"], 2.0)
+    records.phases.open(replace(records.phase_spec("synthesise"), reference="pool-1"), ["a"], 2.0)
     assert records.retention.snapshots_in_use("run") == ()  # an unsealed pool is no snapshot
-    records.phases.close(records.plan("synthesise").key, LateReason.DEADLINE, 3.0)
-    records.phases.open(replace(records.plan(), reference="snapshot-1"), ["a", "b"], 4.0)
+    records.phases.close(records.phase_spec("synthesise").key, LateReason.DEADLINE, 3.0)
+    records.phases.open(replace(records.phase_spec(), reference="snapshot-1"), ["a", "b"], 4.0)
     assert records.retention.snapshots_in_use("run") == ("snapshot-1",)
     assert records.retention.snapshots_in_use("other") == ()
     a, b = (records.tasks.lease(device, "", 5.0) for device in "ab")

@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.records.acceptance import Acceptance, HandedIn
 from coordinator.records.device_tasks import TaskRecords
-from coordinator.records.phases import PhasePlan, PhaseRecord, PhaseRecords
+from coordinator.records.phases import PhaseRecord, PhaseRecords, PhaseSpec
 from coordinator.records.retention import RetentionRecords
 from coordinator.records.rounds import RoundRecords
 from coordinator.records.runs import RunPosition, RunRecords
@@ -105,12 +105,12 @@ class Records:
         self.runs.create("run", self.spec, 0.0)
         self.rounds.begin("run", 1, 1.0)
 
-    def plan(self, kind: str = "train", goal: int = 0) -> PhasePlan:
+    def phase_spec(self, kind: str = "train", goal: int = 0) -> PhaseSpec:
         key = PhaseKey("run", 1, "train" if kind == "train" else "synthesise")
-        return PhasePlan(key, digest_of(b"w"), "", self.spec.policy, goal)
+        return PhaseSpec(key, digest_of(b"w"), "", self.spec.policy, goal)
 
     def phase(self) -> PhaseRecord:
-        return self.phases.get(self.plan().key)
+        return self.phases.get(self.phase_spec().key)
 
     def state(self) -> RoundState | None:
         current_round = self.rounds.in_progress("run")
@@ -125,13 +125,13 @@ def completed(number: int = 1) -> Round:
 def test_a_round_passes_its_states_in_order(tmp_path: Path) -> None:
     records = Records(tmp_path)
     seen = [records.state()]
-    records.phases.open(records.plan("synthesise"), ["a"], 2.0)
+    records.phases.open(records.phase_spec("synthesise"), ["a"], 2.0)
     seen.append(records.state())
-    records.phases.close(records.plan("synthesise").key, LateReason.DEADLINE, 3.0)
+    records.phases.close(records.phase_spec("synthesise").key, LateReason.DEADLINE, 3.0)
     seen.append(records.state())
-    records.phases.open(records.plan(), ["a"], 4.0)
+    records.phases.open(records.phase_spec(), ["a"], 4.0)
     seen.append(records.state())
-    records.phases.close(records.plan().key, LateReason.DEADLINE, 5.0)
+    records.phases.close(records.phase_spec().key, LateReason.DEADLINE, 5.0)
     seen.append(records.state())
     records.rounds.enter("run", 1, RoundState.EVALUATING, 6.0)
     seen.append(records.state())
@@ -147,10 +147,10 @@ def test_a_run_that_is_paused_while_a_round_is_recorded_completes_if_it_was_the_
 ) -> None:
     records = Records(tmp_path)
     for number, then in ((1, RunState.PAUSED), (2, RunState.COMPLETED)):
-        plan = replace(records.plan(), key=PhaseKey("run", number, "train"))
+        spec = replace(records.phase_spec(), key=PhaseKey("run", number, "train"))
         records.rounds.begin("run", number, 1.0)
-        records.phases.open(plan, ["a"], 2.0)
-        records.phases.close(plan.key, LateReason.DEADLINE, 3.0)
+        records.phases.open(spec, ["a"], 2.0)
+        records.phases.close(spec.key, LateReason.DEADLINE, 3.0)
         records.rounds.enter("run", number, RoundState.EVALUATING, 4.0)
         records.runs.pause("run", 5.0, by="operator")
         for again in (0.0, 100.0):
@@ -169,15 +169,15 @@ def test_doing_a_step_again_changes_nothing(tmp_path: Path) -> None:
     records = Records(tmp_path)
     for again in (0.0, 100.0):
         records.rounds.begin("run", 1, 1.0 + again)
-        records.phases.open(records.plan(), ["a", "b"] if again else ["a"], 2.0 + again)
-        records.phases.close(records.plan().key, LateReason.DEADLINE, 3.0 + again)
+        records.phases.open(records.phase_spec(), ["a", "b"] if again else ["a"], 2.0 + again)
+        records.phases.close(records.phase_spec().key, LateReason.DEADLINE, 3.0 + again)
         if again:
             continue
         in_progress = records.rounds.in_progress("run")
         assert in_progress is not None
         assert (in_progress.began_at, in_progress.entered_at) == (1.0, 3.0)
     assert records.rounds.in_progress("run") == in_progress
-    assert [task.device_id for task in records.phases.get(records.plan().key).tasks] == ["a"]
+    assert [task.device_id for task in records.phases.get(records.phase_spec().key).tasks] == ["a"]
     for again in (0.0, 100.0):
         if not again:
             records.rounds.enter("run", 1, RoundState.EVALUATING, 4.0)
@@ -188,10 +188,10 @@ def test_doing_a_step_again_changes_nothing(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("both_databases")
 def test_a_step_out_of_order_is_refused_without_effect(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.phases.open(records.plan(), ["a"], 2.0)
+    records.phases.open(records.phase_spec(), ["a"], 2.0)
     with pytest.raises(WrongState, match="cannot become synthesising"):
-        records.phases.open(records.plan("synthesise"), ["a"], 3.0)
-    assert records.phases.find(records.plan("synthesise").key) is None
+        records.phases.open(records.phase_spec("synthesise"), ["a"], 3.0)
+    assert records.phases.find(records.phase_spec("synthesise").key) is None
     with pytest.raises(WrongState, match="cannot become evaluating"):
         records.rounds.enter("run", 1, RoundState.EVALUATING, 3.0)
     with pytest.raises(WrongState, match="cannot become completed"):
@@ -203,7 +203,7 @@ def test_a_step_out_of_order_is_refused_without_effect(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("both_databases")
 def test_a_result_for_an_unassigned_task_is_refused(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.phases.open(records.plan(), ["a"], 2.0)
+    records.phases.open(records.phase_spec(), ["a"], 2.0)
     task = records.tasks.lease("a", "", 3.0)
     assert task is not None
     records.tasks.fail("a", task.task_id, "broken", FailureCause.UNEXPECTED, 3.5)
@@ -221,7 +221,7 @@ def test_a_result_for_an_unassigned_task_is_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("both_databases")
 def test_devices_that_ask_together_get_different_tasks(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.phases.open(records.plan(), ["a", "b", "c"], 2.0)
+    records.phases.open(records.phase_spec(), ["a", "b", "c"], 2.0)
     held = records.tasks.lease("b", "", 3.0)
     asking = [("a", ""), ("b", "run"), ("c", "another"), ("d", ""), ("a", "run")]
     tasks = records.tasks.lease_each(asking, 5.0)
@@ -238,7 +238,7 @@ def test_devices_that_ask_together_get_different_tasks(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("both_databases")
 def test_the_result_that_reaches_the_goal_closes_the_phase_with_it(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.phases.open(records.plan(goal=2), ["a", "b", "c"], 2.0)
+    records.phases.open(records.phase_spec(goal=2), ["a", "b", "c"], 2.0)
     tasks = {device: records.tasks.lease(device, "", 3.0) for device in "abc"}
     for device in "ab":
         task = tasks[device]
@@ -260,7 +260,7 @@ def test_the_result_that_reaches_the_goal_closes_the_phase_with_it(tmp_path: Pat
 @pytest.mark.usefixtures("both_databases")
 def test_a_refused_result_does_not_affect_others_in_its_batch(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.phases.open(records.plan(goal=2), ["a", "b", "c"], 2.0)
+    records.phases.open(records.phase_spec(goal=2), ["a", "b", "c"], 2.0)
     tasks = {device: records.tasks.lease(device, "", 3.0) for device in "abc"}
 
     def handed_in(device: str, task_of: str, content: bytes) -> HandedIn:
@@ -290,7 +290,7 @@ def test_a_result_of_a_reassigned_task_does_not_stop_others_in_its_batch(
     tmp_path: Path,
 ) -> None:
     records = Records(tmp_path)
-    records.phases.open(records.plan(), ["a", "b", "c"], 2.0)
+    records.phases.open(records.phase_spec(), ["a", "b", "c"], 2.0)
     tasks = {device: records.tasks.lease(device, "", 3.0) for device in "abc"}
     handed_in = [
         HandedIn(device, task.task_id, digest_of(device.encode()), b"")
@@ -303,12 +303,15 @@ def test_a_result_of_a_reassigned_task_does_not_stop_others_in_its_batch(
     a, b, c = records.tasks.accept_each(handed_in, 4.0)
     assert isinstance(b, WrongState)
     assert a == c == Acceptance(already=False, stage=TaskStage.TAKEN)
-    assert [task.device_id for task in records.phases.results(records.plan().key)] == ["a", "c"]
+    assert [task.device_id for task in records.phases.results(records.phase_spec().key)] == [
+        "a",
+        "c",
+    ]
 
 
 def test_the_last_result_to_come_moves_a_round_that_wants_more(tmp_path: Path) -> None:
     records = Records(tmp_path)
-    records.phases.open(records.plan(goal=3), ["a", "b"], 2.0)
+    records.phases.open(records.phase_spec(goal=3), ["a", "b"], 2.0)
     moves = []
     for device in "ab":
         task = records.tasks.lease(device, "", 3.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from coordinator.records.phases import PhasePlan
+from coordinator.records.phases import PhaseSpec
 from coordinator.records.rounds import RoundRecords
 from coordinator.records.tasks import PhaseKey
 from hfmds.domain.methods import FedGan, FedGen
@@ -325,9 +325,9 @@ async def test_no_step_begins_in_a_cancelled_run(tmp_path: Path) -> None:
         before = bench.overview.events("run")[1]
         with pytest.raises(WrongState, match="'run'"):
             bench.records.rounds.begin("run", 3, 2.0)
-        plan = PhasePlan(PhaseKey("run", 3, "train"), done.weights, "", make_spec().policy)
+        phase = PhaseSpec(PhaseKey("run", 3, "train"), done.weights, "", make_spec().policy)
         with pytest.raises(WrongState, match="'run'"):
-            bench.records.phases.open(plan, ["a"], 2.0)
+            bench.records.phases.open(phase, ["a"], 2.0)
         late = replace(done, number=2)
         assert bench.records.runs.complete_round("run", late, 2.0).completed_rounds == 1
         assert bench.overview.events("run")[1] == before

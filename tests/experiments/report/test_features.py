@@ -13,7 +13,7 @@ from hfmds.experiments.report.measurements import measure, tsne_panels
 from hfmds.experiments.report.report_folder import ReportFolder, write_report
 from hfmds.experiments.trials.running import run_trial
 from hfmds.experiments.trials.trial_folder import Record, TrialFolder
-from hfmds.experiments.trials.trial_plan import make_plan
+from hfmds.experiments.trials.trial_plan import plan_trials
 from tests.experiments.tiny import a_shelf, a_trial, an_experiment, some_data
 
 
@@ -57,7 +57,7 @@ def test_classes_are_chosen_by_the_seed() -> None:
 
 def test_panels_are_made_once_and_drawn(tmp_path: Path) -> None:
     shelf = a_shelf()
-    plan = make_plan(
+    plan = plan_trials(
         an_experiment(size="one", seeds=(0,), report="tsne", tsne=Tsne(("HFMDS",), (0.0, 2.0), 10)),
         shelf,
     )

@@ -16,7 +16,7 @@ from hfmds.experiments.experiment import PaperNumber, Sweep
 from hfmds.experiments.report.cell_results import read_results, summarise
 from hfmds.experiments.report.report_folder import ReportFolder, file_name, write_report
 from hfmds.experiments.trials.trial_folder import Record, TrialFolder, write_json
-from hfmds.experiments.trials.trial_plan import TrialPlan, make_plan
+from hfmds.experiments.trials.trial_plan import TrialPlan, plan_trials
 from tests.experiments.tiny import a_shelf, an_experiment
 
 MADE = {"seconds": 36.0, "python": "3", "numpy": "2", "torch": "2", "code": "abc"}
@@ -54,7 +54,7 @@ RESULTS = {
 
 def a_plan() -> TrialPlan:
     numbers = {"accuracy": {"HFMDS": {"two classes": PaperNumber(53.74, 0.26)}}}
-    return make_plan(an_experiment(paper_numbers=numbers), a_shelf())
+    return plan_trials(an_experiment(paper_numbers=numbers), a_shelf())
 
 
 def filled(out: Path, plan: TrialPlan) -> ReportFolder:
@@ -232,7 +232,7 @@ def test_a_deviation_needs_two_seeds(plan: TrialPlan, folder: ReportFolder) -> N
     ],
 )
 def test_other_reports(tmp_path: Path, changes: dict[str, Any], line: str, picture: str) -> None:
-    plan = make_plan(an_experiment(**changes), a_shelf())
+    plan = plan_trials(an_experiment(**changes), a_shelf())
     folder = filled(tmp_path / "out", plan)
     cost = {
         "training": 1e9, "training_with_pool": 2e9, "synthesis": 1e9, "preparation": 0,

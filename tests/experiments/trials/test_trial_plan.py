@@ -16,19 +16,19 @@ from hfmds.experiments.experiment import PaperNumber, Sweep, Tsne
 from hfmds.experiments.loading import load
 from hfmds.experiments.report.outline import outline_from
 from hfmds.experiments.settings import Settings, Times
-from hfmds.experiments.trials.trial_plan import TrialPlan, make_plan
+from hfmds.experiments.trials.trial_plan import TrialPlan, plan_trials
 from tests.experiments.tiny import a_shelf, a_trial, an_experiment, some_data
 
 
 def a_plan(settings: Settings | None = None, **changes: Any) -> TrialPlan:
-    return make_plan(an_experiment(settings, **changes), a_shelf())
+    return plan_trials(an_experiment(settings, **changes), a_shelf())
 
 
 def shipped(name: str) -> TrialPlan:
     experiment = load(name).experiment("small")
     # Digits are too few for forty devices with a hundred images.
     settings = {**experiment.settings, "split.samples_per_device": 20, "test_images": 40}
-    return make_plan(replace(experiment, settings=settings), a_shelf(), "digits:16")
+    return plan_trials(replace(experiment, settings=settings), a_shelf(), "digits:16")
 
 
 def test_every_arm_split_and_seed_has_its_trial() -> None:
@@ -86,7 +86,7 @@ def test_an_id_is_of_what_determines_the_result_alone() -> None:
 
 def test_all_trials_of_a_plan_are_computed_where_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    plan = make_plan(an_experiment(), a_shelf(), compute_device="cuda")
+    plan = plan_trials(an_experiment(), a_shelf(), compute_device="cuda")
     assert {trial.compute_device for trial in plan.trials.values()} == {"cuda"}
     assert not set(plan.trials) & set(a_plan().trials)
 
@@ -180,7 +180,7 @@ def test_an_outline_of_another_version_is_refused() -> None:
 
 def test_another_data_set_is_for_splits_that_name_none() -> None:
     experiment = an_experiment(splits={"twenty": {"data": "digits:20"}, "two classes": {}})
-    plan = make_plan(experiment, a_shelf(), "digits:18")
+    plan = plan_trials(experiment, a_shelf(), "digits:18")
     by_split = {cell.split: plan.trials[cell.trial_id] for cell in plan.outline.cells}
     assert by_split["two classes"].recipe.model.height == 18
     assert by_split["twenty"].recipe.model.height == 20
@@ -211,7 +211,7 @@ def test_folders_with_the_same_last_name_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_folders_path_is_not_published(tmp_path: Path) -> None:
     folder = write_pictures(tmp_path / "private" / "pictures")
-    plan = make_plan(an_experiment({"test_images": 4}), a_shelf(), str(folder))
+    plan = plan_trials(an_experiment({"test_images": 4}), a_shelf(), str(folder))
     record = json.dumps(
         [plan.outline.record(), *(trial.record() for trial in plan.trials.values())]
     )

@@ -18,7 +18,7 @@ import torch
 from hfmds.experiments.experiment import Experiment
 from hfmds.experiments.trials.running import run_trial
 from hfmds.experiments.trials.trial_folder import CHECKPOINT, RESULT, TrialFolder
-from hfmds.experiments.trials.trial_plan import make_plan
+from hfmds.experiments.trials.trial_plan import plan_trials
 from hfmds.experiments.trials.worker_messages import (
     RoundDone,
     TrialBroke,
@@ -74,7 +74,7 @@ def undisturbed(experiment: Experiment, out: Path) -> dict[str, bytes]:
     """The results of the same trials, one after the other in this process."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    for trial in make_plan(experiment, a_shelf()).trials.values():
+    for trial in plan_trials(experiment, a_shelf()).trials.values():
         run_trial(trial, a_shelf().get(trial.data), TrialFolder(out / "trials", trial.trial_id))
     torch.set_num_threads(threads)
     return results(out)

@@ -14,7 +14,7 @@ from hfmds.service.security.revocation_gate import Gate
 from hfmds.storage.database import open_database
 from hfmds.v1 import synthesis_store_pb2 as pb
 from hfmds.wire.conversions.fleet_calls import exclusions_from
-from synthesis_store.access.exclusion_list import ExclusionList
+from synthesis_store.contributors.exclusion_list import ExclusionList
 from synthesis_store.tables import StoreBase
 from tests.support.databases import database_of
 from tests.synthesis_store.api.test_store_service import over_grpc
