@@ -31,10 +31,11 @@ test-all: lint packages  ## everything: full matrices, soak tests, containers (2
 test-kills: $(READY)  ## kill -9 at every step of every program; docs/testing.md explains the suites
 	$(PYTEST) --full tests/kills
 
-BENCHMARKS := aggregation_speed check_in_load coordinator_memory edge_engines ingest_speed recovery round_overhead serving_speed training_speed
+BENCHMARKS := $(addprefix coordinator.,round_overhead aggregation_speed check_in_load coordinator_memory recovery) \
+	$(addprefix store.,ingest_speed serving_speed) devices.edge_engines simulation.training_speed
 bench: $(READY)  ## sizes and times as ratios against a baseline of the same run (FULL=1: hours)
 	@for name in $(BENCHMARKS); do \
-		echo "== $$name"; $(BIN)/python benchmarks/$$name.py $(if $(FULL),,--quick) || exit 1; done
+		echo "== $$name"; $(BIN)/python -m benchmarks.$$name $(if $(FULL),,--quick) || exit 1; done
 
 # Needs root, some minutes and 20 GB. PYTHON_IMAGE=... is the base; without it, one is made of Debian's packages.
 test-images: PROGRAMS := podman=podman runc=runc mmdebstrap=mmdebstrap catatonit=catatonit iptables=iptables \

@@ -28,7 +28,7 @@ _NORMALISATION = Normalisation((0.5,), (0.25,))
 class DemoSetting(SettingsTable):
     """Digits, one class per device and much local work: where skew hurts FedAvg most.
 
-    benchmarks/demo_controls.py measures it against more controls, over more seeds.
+    benchmarks/simulation/demo_controls.py measures it against more controls, over more seeds.
     """
 
     devices: int = Field(default=10, ge=1, description="Number of devices, each one process.")

@@ -1,4 +1,4 @@
-"""The steps of a device in plain torch, for benchmarks/edge_engines.py.
+"""The steps of a device in plain torch, for benchmarks/devices/edge_engines.py.
 
 Channels first, `loss.backward()`, and optimisers of torch.optim. With `compiled` the network goes
 through torch.compile, which needs a C++ compiler.

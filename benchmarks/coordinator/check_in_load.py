@@ -1,6 +1,6 @@
 """What does it cost when a fleet wakes up and asks for work, and do devices come evenly?
 
-    .venv/bin/python benchmarks/check_in_load.py [--devices 10000] [--quick] [--output FILE.png]
+    python -m benchmarks.coordinator.check_in_load [--devices 10000] [--quick] [--output FILE.png]
 
 Each device has its own connection. All arrive within `--arriving-seconds`, along a peak
 (checking_in.py), where a real fleet takes hours. The server sends them away at its usual rate, and
@@ -26,11 +26,19 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
-from checking_in import REFUSED, REFUSED_WITH_TIME, SENT_AWAY, Observations, Peak, start
 from numpy.typing import NDArray
-from programs import (
+
+from benchmarks.shared.checking_in import (
+    REFUSED,
+    REFUSED_WITH_TIME,
+    SENT_AWAY,
+    Observations,
+    Peak,
+    start,
+)
+from benchmarks.shared.programs import (
     MEGABYTE,
-    Program,
+    StartedProgram,
     Usage,
     allow_open_files,
     print_progress,
@@ -116,7 +124,7 @@ def _three(values: NDArray[np.float64], percentiles: tuple[int, ...], unit: str)
     return " / ".join(f"{value:.1f}" for value in np.percentile(values, percentiles)) + f" {unit}"
 
 
-def measure(coordinator: Program, peak: Peak, processes: int) -> Result:
+def measure(coordinator: StartedProgram, peak: Peak, processes: int) -> Result:
     """Run one peak and collect its results."""
     begin = time.monotonic() + _START_SECONDS
     pipes = start(coordinator.peer, peak, processes, begin)

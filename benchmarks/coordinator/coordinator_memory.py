@@ -1,6 +1,6 @@
 """Does the coordinator's memory stay flat over many rounds?
 
-    .venv/bin/python benchmarks/coordinator_memory.py [--rounds 500] [--output FILE.png] [--quick]
+    python -m benchmarks.coordinator.coordinator_memory [--rounds 500] [--output FILE.png] [--quick]
 
 One run with no-op devices (no_op_devices.py). After every round the script notes the coordinator's
 resident memory and the time of the round, which would show growth on disk or in the database. It
@@ -16,8 +16,16 @@ from pathlib import Path
 from statistics import median
 
 import matplotlib as mpl
-from no_op_devices import TaskTimes, no_op_run, run_rounds
-from programs import MEGABYTE, print_progress, print_result, programs, usage, warn_if_busy
+
+from benchmarks.shared.no_op_devices import TaskTimes, no_op_run, run_rounds
+from benchmarks.shared.programs import (
+    MEGABYTE,
+    print_progress,
+    print_result,
+    programs,
+    usage,
+    warn_if_busy,
+)
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

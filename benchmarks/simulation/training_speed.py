@@ -1,6 +1,6 @@
 """How fast is simulated training, against a plain loop and against one process per core?
 
-    .venv/bin/python benchmarks/training_speed.py [--passes 15] [--rows 1 9]
+    python -m benchmarks.simulation.training_speed [--passes 15] [--rows 1 9]
 
 A round of devices trains the paper's network in five ways: in a plain PyTorch loop over devices
 (torch.optim.SGD, default layout, torch's own number of threads); in the same loop in one process

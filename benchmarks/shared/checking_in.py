@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 import grpc
-from no_op_devices import PROFILE
-from programs import usage
 
+from benchmarks.shared.no_op_devices import PROFILE
+from benchmarks.shared.programs import usage
 from hfmds.domain.tasks import Assignment, Finished, RetryLater, UnreadableTask
 from hfmds.errors import HfmdsError, Unavailable
 from hfmds.service.client.channel import Backoff

@@ -107,7 +107,7 @@ class Programs:
         self.folder = folder
         self._supervisor = supervisor
 
-    def start_store(self, name: str = "store") -> Program:
+    def start_store(self, name: str = "store") -> StartedProgram:
         """Start a synthesis store in its own folder and wait until it is ready."""
         return self._start(
             name, "synthesis_store", listen=ANY_PORT, data_dir=str(self.folder / name)
@@ -120,17 +120,19 @@ class Programs:
         listen: str = ANY_PORT,
         wait: bool = True,
         **settings: str,
-    ) -> Program:
+    ) -> StartedProgram:
         """Start the coordinator; the address of a killed one makes it a restart."""
         given = {"listen": listen, "data_dir": str(self.folder / "coordinator"), "store": store}
         return self._start("coordinator", "coordinator", wait=wait, **given, **settings)
 
-    def start_device(self, name: str, *, wait: bool = True, **settings: str) -> Program:
+    def start_device(self, name: str, *, wait: bool = True, **settings: str) -> StartedProgram:
         """Start an edge client."""
         given = {"device_id": name, "state_dir": str(self.folder / name)}
         return self._start(name, "edge_client", wait=wait, **given, **settings)
 
-    def _start(self, name: str, module: str, *, wait: bool = True, **settings: str) -> Program:
+    def _start(
+        self, name: str, module: str, *, wait: bool = True, **settings: str
+    ) -> StartedProgram:
         file = self.folder / f"{name}.json"
         file.unlink(missing_ok=True)
         settings = {
@@ -146,13 +148,13 @@ class Programs:
             [sys.executable, "-m", module],
             {**theirs, **_ONE_THREAD, **_AS_IN_THE_IMAGE, **ours},
         )
-        program = Program(child, file)
+        program = StartedProgram(child, file)
         if wait:
             program.wait_until_ready()
         return program
 
 
-class Program:
+class StartedProgram:
     """A started program."""
 
     def __init__(self, child: Child, address_file: Path) -> None:

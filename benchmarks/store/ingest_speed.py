@@ -1,6 +1,6 @@
 """How fast does the store take synthetic images, against sequential writes to the same disk?
 
-    .venv/bin/python benchmarks/ingest_speed.py [--devices 1000] [--samples 1000] [--quick]
+    python -m benchmarks.store.ingest_speed [--devices 1000] [--samples 1000] [--quick]
 
 Devices, a few at a time, each put one batch of 32 x 32 colour images (3 KB each) into one pool of a
 real store on loopback. A batch counts when it is checked, durable and acknowledged. In turns, on
@@ -38,11 +38,12 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from loopback_copy import LoopbackCopy, loopback_copy
-from programs import (
+
+from benchmarks.shared.loopback_copy import LoopbackCopy, loopback_copy
+from benchmarks.shared.programs import (
     MEGABYTE,
-    Program,
     Programs,
+    StartedProgram,
     forget_peak,
     print_progress,
     print_result,
@@ -50,7 +51,6 @@ from programs import (
     usage,
     warn_if_busy,
 )
-
 from hfmds.domain.digest import Digest, digest_of
 from hfmds.domain.learning import LabelledImages, SyntheticBatch
 from hfmds.domain.pools import PoolSpec
@@ -116,7 +116,9 @@ class Ingest:
     peak_bytes: int
 
 
-async def put_all(store: Program, batches_in_memory: Sequence[OneBatch], at_once: int) -> Ingest:
+async def put_all(
+    store: StartedProgram, batches_in_memory: Sequence[OneBatch], at_once: int
+) -> Ingest:
     """Have every device put its batch."""
     client = StoreClient(store.peer)
     devices = len(batches_in_memory)
@@ -160,7 +162,7 @@ def write_all(path: Path, batches_in_memory: Sequence[OneBatch]) -> float:
         return time.monotonic() - started
 
 
-async def open_pool(store: Program, samples: int) -> None:
+async def open_pool(store: StartedProgram, samples: int) -> None:
     """Open a pool that takes everything."""
     client = StoreClient(store.peer)
     try:
@@ -228,7 +230,7 @@ class Bench:
         self._store.stop()
         self._store = self._new_store()
 
-    def _new_store(self) -> Program:
+    def _new_store(self) -> StartedProgram:
         store = self._ours.start_store(f"store-{next(self._stores)}")
         asyncio.run(open_pool(store, self._samples))
         return store

@@ -1,6 +1,6 @@
 """Does synthesis help? Compares the demo's setting with all controls, over several seeds.
 
-    .venv/bin/python benchmarks/demo_controls.py [--seeds 0 1 2]
+    python -m benchmarks.simulation.demo_controls [--seeds 0 1 2]
 
 Prints the mean accuracy over the last five rounds. Beyond `hfmds demo` it runs FedAvg at more
 rates, a pool of unoptimised noise, synthesis with the classification loss alone, and feature

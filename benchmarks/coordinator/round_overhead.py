@@ -1,6 +1,6 @@
 """How long is a round without learning, against plain copying?
 
-    .venv/bin/python benchmarks/round_overhead.py [--devices 2 10 20 100] [--quick]
+    python -m benchmarks.coordinator.round_overhead [--devices 2 10 20 100] [--quick]
 
 No-op devices (no_op_devices.py) with the paper's CNN, and a real coordinator on loopback. A round
 lasts from its first task to the first task of the next round. In turns, the baselines move the same
@@ -20,10 +20,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from loopback_copy import LoopbackCopy, loopback_copy
-from no_op_devices import PAPER_CNN, TaskTimes, no_op_run, run_rounds
-from programs import MEGABYTE, Programs, print_progress, print_result, programs, usage, warn_if_busy
-
+from benchmarks.shared.loopback_copy import LoopbackCopy, loopback_copy
+from benchmarks.shared.no_op_devices import PAPER_CNN, TaskTimes, no_op_run, run_rounds
+from benchmarks.shared.programs import (
+    MEGABYTE,
+    Programs,
+    print_progress,
+    print_result,
+    programs,
+    usage,
+    warn_if_busy,
+)
 from hfmds.algorithm.models.building import initial_weights
 from hfmds.wire.tensors import encode_weights
 

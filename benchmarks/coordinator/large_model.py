@@ -1,6 +1,6 @@
 """How long is a round with a model of 100 MB, and how much memory does the coordinator need?
 
-    .venv/bin/python benchmarks/large_model.py [--devices 4] [--quick]
+    python -m benchmarks.coordinator.large_model [--devices 4] [--quick]
 
 Four no-op devices (no_op_devices.py) and a real coordinator on loopback, with the paper's CNN for
 images so large that it has 25.7 million weights. In turns, the baseline moves the same bytes
@@ -14,9 +14,10 @@ import argparse
 import asyncio
 from statistics import median
 
-from loopback_copy import loopback_copy
-from no_op_devices import no_op_run, run_rounds
-from programs import (
+from benchmarks.coordinator.round_overhead import WARM_UP_ROUNDS, Seconds
+from benchmarks.shared.loopback_copy import loopback_copy
+from benchmarks.shared.no_op_devices import no_op_run, run_rounds
+from benchmarks.shared.programs import (
     MEGABYTE,
     forget_peak,
     print_progress,
@@ -25,8 +26,6 @@ from programs import (
     usage,
     warn_if_busy,
 )
-from round_overhead import WARM_UP_ROUNDS, Seconds
-
 from hfmds.domain.recipe import ModelSpec
 
 LARGE = ModelSpec(height=124, width=124)

@@ -1,6 +1,6 @@
 """What does a device cost with onnxruntime, and with torch?
 
-    make edge-binary; .venv/bin/python benchmarks/edge_engines.py [--quick]
+    make edge-binary; python -m benchmarks.devices.edge_engines [--quick]
 
 Each column runs in its own process: processor time and memory until the engine is open, then
 tasks of the paper's CNN. `onnx` and `torch` are the engines of the edge client. `eager` and
@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 from packaging.requirements import Requirement
-from programs import MEGABYTE, print_progress, print_result, usage, warn_if_busy
 
+from benchmarks.shared.programs import MEGABYTE, print_progress, print_result, usage, warn_if_busy
 from hfmds.algorithm.local_work import LocalWork
 from hfmds.data.packed import save_npz
 from hfmds.domain.learning import LabelledImages
@@ -106,7 +106,7 @@ def answer(column: str, threads: int, folder: Path, processor: bool) -> None:
 def opened(column: str, threads: int) -> Any:
     """One column of the table."""
     if column in PLAIN:
-        from plain_torch import PlainTorch
+        from benchmarks.shared.plain_torch import PlainTorch
 
         return PlainTorch(threads, compiled=column == "compile")
     from edge_client.engines.engine import open_engine
@@ -134,7 +134,7 @@ class Column:
         arguments = [name, str(threads), folder, str(int(processor))]
         self.name = name
         self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, __file__, "--child", *arguments],
+            [sys.executable, "-m", __spec__.name, "--child", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import grpc
-from no_op_devices import CHANNEL_OPTIONS
 
+from benchmarks.shared.no_op_devices import CHANNEL_OPTIONS
 from hfmds.domain.digest import digest_of
 from hfmds.storage.blobs import CHUNK_BYTES
 

@@ -1,6 +1,6 @@
 """How fast is averaging, and in how much memory?
 
-    .venv/bin/python benchmarks/aggregation_speed.py [--updates 100] [--quick]
+    python -m benchmarks.coordinator.aggregation_speed [--updates 100] [--quick]
 
 Updates of the paper's CNN (3.5 MB each) are files in the page cache, as after an upload. This
 script times the server's step of FedAvg over `StoredWeights`, with its checks and its own threads.
@@ -26,8 +26,14 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import DTypeLike
-from programs import forget_peak, print_progress, print_result, usage, warn_if_busy
 
+from benchmarks.shared.programs import (
+    forget_peak,
+    print_progress,
+    print_result,
+    usage,
+    warn_if_busy,
+)
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.building import initial_weights
 from hfmds.domain.learning import Traffic, Update, Weights

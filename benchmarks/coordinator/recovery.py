@@ -1,6 +1,6 @@
 """How soon does the coordinator go on after `kill -9`?
 
-    .venv/bin/python benchmarks/recovery.py [--kills 10] [--quick]
+    python -m benchmarks.coordinator.recovery [--kills 10] [--quick]
 
 A run of no-op devices (no_op_devices.py) is at work. The script kills the coordinator at a random
 moment and starts it again on the same address and data. Devices ask every 20 ms. The table has the
@@ -20,9 +20,15 @@ import time
 from collections import defaultdict
 from statistics import median
 
-from no_op_devices import NoOpDevice, TaskTimes, no_op_run
-from programs import Program, Programs, print_progress, print_result, programs, warn_if_busy
-
+from benchmarks.shared.no_op_devices import NoOpDevice, TaskTimes, no_op_run
+from benchmarks.shared.programs import (
+    Programs,
+    StartedProgram,
+    print_progress,
+    print_result,
+    programs,
+    warn_if_busy,
+)
 from hfmds.wire.clients.admin_client import AdminClient
 
 _ENDLESS_ROUNDS = 1_000_000
@@ -55,8 +61,8 @@ class Events:
 
 
 async def killed_once(
-    ours: Programs, running: Program, events: Events
-) -> tuple[Program, dict[str, float]]:
+    ours: Programs, running: StartedProgram, events: Events
+) -> tuple[StartedProgram, dict[str, float]]:
     """Kill and restart the coordinator; return it and the seconds until each event."""
     await asyncio.sleep(random.uniform(*_WORK_SECONDS))  # noqa: S311 (no secret)
     address = running.peer.address

@@ -1,6 +1,6 @@
 """How does the search for near duplicates grow with the number of images?
 
-    .venv/bin/python benchmarks/near_duplicate_growth.py [--sizes 10000 100000 1000000] [--quick]
+    python -m benchmarks.store.near_duplicate_growth [--sizes 10000 100000 1000000] [--quick]
 
 One index, as the store makes it for a class when it seals a pool, grows image by image. The images
 are noise, the hardest case for an index, and similar to synthetic images. At each size the script
@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from programs import MEGABYTE, print_progress, print_result, usage, warn_if_busy
 
+from benchmarks.shared.programs import MEGABYTE, print_progress, print_result, usage, warn_if_busy
 from hfmds.domain.learning import LabelledImages
 from synthesis_store.snapshots.near_duplicates import SimilarityIndex
 from synthesis_store.snapshots.similarity import vectors_of
@@ -38,7 +38,7 @@ Vectors = NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SizeResult:
     """The results at one size."""
 
     images: int
@@ -110,14 +110,14 @@ class Growth:
                     f"{len(self._index)} images, adding one takes {self._add_seconds * 1e6:.0f} us"
                 )
 
-    def measure(self) -> Row:
+    def measure(self) -> SizeResult:
         """Measure queries at the current size."""
         known = self._known[: len(self._index)]
         alike = vectors(with_noise(self._random, self._kept))
         new = vectors(noise_images(self._random, _AT_ONCE))
         found = [self._index.nearest(row) for row in alike]
         both = np.concatenate([alike, new])
-        return Row(
+        return SizeResult(
             len(known),
             mean_seconds(self._index.nearest, both),
             self._add_seconds,

@@ -1,6 +1,6 @@
 """How long is a real round of ten devices on this machine, with onnxruntime and with torch?
 
-    .venv/bin/python benchmarks/device_rounds.py [--devices 10] [--quick]
+    python -m benchmarks.devices.device_rounds [--devices 10] [--quick]
 
 A federation on loopback: a coordinator, a synthesis store and ten edge clients of one thread each,
 which train the paper's CNN with HFMDS-FL and a refresh in every other round. The first rounds do
@@ -17,17 +17,17 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-from programs import (
+
+from benchmarks.shared.programs import (
     MEGABYTE,
-    Program,
     Programs,
+    StartedProgram,
     print_progress,
     print_result,
     programs,
     usage,
     warn_if_busy,
 )
-
 from hfmds.cli.watch_run import FollowedRun, follow
 from hfmds.data.packed import save_npz
 from hfmds.domain.learning import LabelledImages
@@ -114,7 +114,7 @@ async def measure(ours: Programs, engine: str, spec: RunSpec, plans: Path) -> En
     )
 
 
-def cpu_seconds(devices: list[Program]) -> float:
+def cpu_seconds(devices: list[StartedProgram]) -> float:
     """Return the processor seconds of all devices since their start."""
     return sum(usage(device.pid).cpu_seconds for device in devices)
 

@@ -1,6 +1,6 @@
 """Which distance finds near duplicates and keeps different images apart?
 
-    .venv/bin/python benchmarks/near_duplicates.py DATASET [--images 10000] [--synthetic 2000]
+    python -m benchmarks.store.near_duplicate_distances DATASET [--images 10000] [--synthetic 2000]
 
 DATASET is CIFAR-10, as for `hfmds experiment`: a folder with train/<class>/*.jpg, or cifar10 with
 --data-root. The script looks at photographs of the data set, and at synthetic images that it makes
@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from programs import print_progress, print_result
 
+from benchmarks.shared.programs import print_progress, print_result
 from hfmds.algorithm.local_work import LocalWork
 from hfmds.algorithm.methods.method_registry import method_of
 from hfmds.algorithm.models.building import initial_weights

@@ -1,6 +1,6 @@
 """How fast does the store serve a snapshot to many devices, against plain gRPC copying?
 
-    .venv/bin/python benchmarks/serving_speed.py [--devices 100] [--contributors 50] [--quick]
+    python -m benchmarks.store.serving_speed [--devices 100] [--contributors 50] [--quick]
 
 A snapshot of 32 x 32 colour images (3 KB each) has one shard of 128 images from each contributor.
 All devices fetch it at once, each on its own connection: GetShare, then all shards in one
@@ -19,12 +19,12 @@ import time
 from statistics import median
 
 import grpc
-from ingest_speed import Batches, OneBatch
-from loopback_copy import loopback_copy
-from no_op_devices import CHANNEL_OPTIONS
-from programs import (
+
+from benchmarks.shared.loopback_copy import loopback_copy
+from benchmarks.shared.no_op_devices import CHANNEL_OPTIONS
+from benchmarks.shared.programs import (
     MEGABYTE,
-    Program,
+    StartedProgram,
     allow_open_files,
     forget_peak,
     print_progress,
@@ -33,7 +33,7 @@ from programs import (
     usage,
     warn_if_busy,
 )
-
+from benchmarks.store.ingest_speed import Batches, OneBatch
 from hfmds.domain.digest import digest_of
 from hfmds.domain.pools import Contribution, PoolSpec, Snapshot
 from hfmds.domain.recipe import ModelSpec
@@ -47,7 +47,7 @@ _FILES_BESIDES = 200
 _MODEL = ModelSpec()
 
 
-class OwnConnection(StoreClient):
+class ReceivingClient(StoreClient):
     """A client with its own connection."""
 
     def __init__(self, peer: Peer) -> None:
@@ -68,7 +68,7 @@ class OwnConnection(StoreClient):
         return size_bytes
 
 
-async def seal(store: Program, contributors: int, samples: int) -> Snapshot:
+async def seal(store: StartedProgram, contributors: int, samples: int) -> Snapshot:
     """Make and seal the snapshot."""
     client, batches = StoreClient(store.peer), Batches(samples)
     spec = PoolSpec("serving", 1, digest_of(b"weights"), _MODEL, samples, "hfmds")
@@ -85,9 +85,9 @@ async def seal(store: Program, contributors: int, samples: int) -> Snapshot:
         await client.close()
 
 
-async def serve(store: Program, snapshot: Snapshot, devices: int) -> float:
+async def serve(store: StartedProgram, snapshot: Snapshot, devices: int) -> float:
     """Return the seconds until all devices have the snapshot."""
-    clients = [OwnConnection(store.peer) for _ in range(devices)]
+    clients = [ReceivingClient(store.peer) for _ in range(devices)]
     try:
         await asyncio.gather(*(client.channel.channel_ready() for client in clients))
         started = time.monotonic()
