@@ -87,6 +87,13 @@ class Retention(SettingsTable):
         by_number = self.keep_every and number % self.keep_every == 0
         return bool(number in (last, best) or number > last - self.keep_last or by_number)
 
+    def describe(self) -> str:
+        """Say in words what `keeps` decides."""
+        if self.keeps_all:
+            return "all"
+        further = f", one every {self.keep_every} rounds" if self.keep_every else ""
+        return f"the best, the last {max(1, self.keep_last)}{further}"
+
 
 @dataclass(frozen=True, config=STRICT)
 class EvaluationByDevices(SettingsTable):

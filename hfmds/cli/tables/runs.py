@@ -155,9 +155,7 @@ def _governed(recipe: Recipe, policy: RoundPolicy) -> Iterator[tuple[str, str]]:
             f"after {counted(stop.patience_rounds, 'evaluated round')} without improvement{by}",
         )
     if retention != Retention():
-        often = counted(retention.keep_every, "round")
-        further = f", one every {often}" if retention.keep_every else ""
-        yield "models kept", f"the best, the last {max(1, retention.keep_last)}{further}"
+        yield "models kept", retention.describe()
 
 
 def rounds_table(rounds: Sequence[Round]) -> Table:
