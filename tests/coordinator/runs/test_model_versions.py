@@ -58,9 +58,11 @@ async def test_device_evaluations_are_averaged_by_samples(
         for device, task in zip("ab", waiting, strict=True):
             await bench.do(device, await task, nudge(1.0))
         first, second = await to_evaluate(bench, "a"), await to_evaluate(bench, "b")
-        shown = bench.runs.get("run").progress
+        shown = (
+            await bench.until(lambda run: run.progress and run.progress.expected == 2)
+        ).progress
         assert shown is not None
-        assert (shown.phase, shown.done, shown.expected) == (Phase.EVALUATING, 0, 2)
+        assert (shown.phase, shown.done) == (Phase.EVALUATING, 0)
         await bench.evaluate("a", first, Evaluation(0.5, 1.0, 30), traffic=11)
         await bench.evaluate("b", second, Evaluation(1.0, 2.0, 10), traffic=13)
         run = await bench.until(lambda run: run.state is RunState.COMPLETED)

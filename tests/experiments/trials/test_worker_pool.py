@@ -28,6 +28,7 @@ from hfmds.experiments.trials.worker_messages import (
 )
 from hfmds.experiments.trials.worker_pool import TrialPool
 from tests.experiments.tiny import FIELDS, a_shelf, a_trial, an_experiment, write_experiment
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -138,8 +139,13 @@ def test_a_trial_that_keeps_killing_its_worker_is_given_up(tmp_path: Path) -> No
 
 
 def kill_workers() -> None:
-    """Kill the workers that this process has started."""
+    """Kill the workers that this process has started, once there is one."""
+    for pid in wait_until(workers):
+        os.kill(pid, signal.SIGKILL)
+
+
+def workers() -> list[int]:
+    """Return the pids of workers. One that just becomes the worker's program has no name yet."""
     children = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text()
-    for pid in children.split():
-        if b"trials.worker" in Path("/proc", pid, "cmdline").read_bytes():  # empty of a dead one
-            os.kill(int(pid), signal.SIGKILL)
+    command_lines = {int(pid): Path("/proc", pid, "cmdline") for pid in children.split()}
+    return [pid for pid, path in command_lines.items() if b"trials.worker" in path.read_bytes()]
