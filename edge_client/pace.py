@@ -11,7 +11,7 @@ from hfmds.service.client.channel import Backoff
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The device's own times; the coordinator sets those of leases and check-ins."""
+    """Times that the device chooses. The coordinator chooses the times of leases and check-ins."""
 
     backoff: Backoff = field(default_factory=Backoff)  # after failed calls and failed tasks
     look_every_seconds: float = 15.0  # whether the device may still work

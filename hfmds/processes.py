@@ -1,6 +1,6 @@
 """Child programs: this process starts them, watches them and ends them.
 
-Each child has a session of its own, so Ctrl-C reaches this process alone, which then stops its
+Each child gets a new session, so Ctrl-C reaches only this process. This process then stops its
 children in order. On Linux the kernel kills a child when this process dies, even by `kill -9`.
 This module knows nothing of what the children do.
 """

@@ -154,7 +154,7 @@ class Graphs:
         return inputs
 
     def settings(self, name: str, method: Method) -> dict[str, Any]:
-        """Convert those of a method's settings that the graph takes to its inputs."""
+        """Return the graph's inputs that are settings of the method."""
         own = fields_of(type(method))
         taken = (n for n in self.names(name, SETTING) if n in own)
         return {SETTING + n: scalar(getattr(method, n)) for n in taken}

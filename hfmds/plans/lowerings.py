@@ -597,7 +597,7 @@ def _group_norm_backward(
 
 
 # --- cross-entropy ------------------------------------------------------------------------------
-# By one-hot rows, because torch's gradient scatters. Labels are always those of a class.
+# This uses one-hot rows, because torch's gradient scatters. Each label is a class number.
 
 _MEAN, _SUM = 1, 2  # torch's numbers of its reductions; 0 is none
 

@@ -1,6 +1,6 @@
 """The steps of a device, each as a pure function of tensors, in torch.
 
-Losses are those of the torch engine: a method's own (`FedAvgMethod.loss`), and the terms of
+The graphs use the losses of the torch engine: `FedAvgMethod.loss` of the run's method, and
 `hfmds.algorithm.torch_steps.losses`. SGD and Adam are written out here. This module imports no
 ONNX.
 """

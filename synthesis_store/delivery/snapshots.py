@@ -38,8 +38,8 @@ class Snapshots:
         self._records = records
         self._blobs = blobs
         self._sealing = sealing
-        # Sealing a large pool takes minutes. In a thread of its own, it leaves the few other
-        # threads to other calls.
+        # Sealing a large pool takes minutes. A separate thread for it leaves the shared threads
+        # to other calls.
         self._seal_thread = ThreadPoolExecutor(1, "sealing")
         self._seals: dict[_Seal, asyncio.Future[SealedPool]] = {}  # under way
         self._hot = HotShards(blobs)

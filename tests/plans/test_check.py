@@ -193,7 +193,7 @@ def test_correct_plans_pass(architecture: str, size: int, classes: int) -> None:
     ],
 )
 def test_correct_plans_of_large_images_pass(architecture: str, size: int, classes: int) -> None:
-    """Each plan is made in a process of its own, which returns its gigabytes at its end."""
+    """A child process makes each plan, and frees its gigabytes when it ends."""
     model = ModelSpec(architecture, channels=3, height=size, width=size, classes=classes)
     for method, graphs in WITH_GRADIENTS.items():
         assert PlanLibrary().plan(PlanSpec(model, method, graphs))

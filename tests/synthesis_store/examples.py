@@ -114,7 +114,7 @@ class Clock:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on an event loop of its own, also within an asynchronous test.
+    """Run a coroutine on a new event loop, also within an asynchronous test.
 
     The state machine of Hypothesis has synchronous rules only.
     """

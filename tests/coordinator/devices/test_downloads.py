@@ -1,4 +1,4 @@
-"""The coordinator sends a device only the model of its own task."""
+"""The coordinator sends a device only the model that the device's task names."""
 
 from __future__ import annotations
 
